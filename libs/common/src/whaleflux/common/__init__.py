@@ -1,0 +1,1 @@
+"""What every WhaleFlux service shares: messages, log, bus, clock, ids and errors."""
