@@ -53,7 +53,7 @@ class NodeAdmitted(Event):
 
 
 class NodeLost(Event):
-    """A node has not renewed its lease; nothing new starts there, nothing restarts elsewhere yet."""
+    """A node is silent: nothing new starts there, nothing restarts elsewhere yet."""
 
     type: Literal["failover.node.lost.v1"] = "failover.node.lost.v1"
     node_id: Token

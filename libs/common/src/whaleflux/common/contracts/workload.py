@@ -142,7 +142,7 @@ class LoopSpec(Part):
     phases: tuple[PhaseName, ...] = Field(min_length=1)
     max: int = Field(ge=1, le=ITERATIONS_MAX)
     until: str | None = None
-    """`<phase>.<metric> >= <number>` (or `> <= <`): stop early once true of the phase's last run."""
+    """`<phase>.<metric> >= <number>` (or `> <= <`): stop once true of the last iteration."""
 
     @field_validator("until")
     @classmethod
