@@ -1,0 +1,1 @@
+"""Fixtures that every test folder shares, loaded by pytest through `addopts`."""
