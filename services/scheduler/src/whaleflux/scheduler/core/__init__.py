@@ -1,0 +1,1 @@
+"""What the scheduler thinks: pure functions over a state that only events change."""

@@ -1,0 +1,1 @@
+"""What the scheduler touches: streams, the assignment table, snapshots."""
