@@ -1,0 +1,1 @@
+"""The parts of whaleflux-shim: standard library only, and little of it."""
