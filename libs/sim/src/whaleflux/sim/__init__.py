@@ -1,1 +1,1 @@
-"""sim."""
+"""Production decision cores in virtual time: tests, benchmarks and what-if."""

@@ -8,7 +8,7 @@ both read by `WorkloadSpec`. Short forms are accepted and normalised: `accelerat
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -209,7 +209,7 @@ _JOB_KEYS = ("resources", "num_nodes", "setup", "run", "role", "max_runtime_s")
 def _job_as_phase(value: object) -> object:
     if not isinstance(value, dict):
         return value
-    body: dict[str, Any] = dict(value)
+    body: dict[str, Any] = dict(cast(dict[str, Any], value))
     if body.get("kind", "job") != "job" or "phases" in body:
         return body
     phase = {key: body.pop(key) for key in _JOB_KEYS if key in body}
@@ -229,14 +229,15 @@ def _accelerators(value: object) -> object:
     if isinstance(value, Accelerator):
         return (value,)
     if isinstance(value, dict):
-        if set(value) <= {"type", "count"} and "type" in value:
-            return (value,)
-        return tuple({"type": k, "count": 1 if v is None else v} for k, v in value.items())
+        entries = cast(dict[str, object], value)
+        if set(entries) <= {"type", "count"} and "type" in entries:
+            return (entries,)
+        return tuple({"type": k, "count": 1 if v is None else v} for k, v in entries.items())
     if isinstance(value, list | tuple):
         found: list[object] = []
-        for entry in value:
+        for entry in cast(list[object], value):
             one = _accelerators(entry)
-            found += one if isinstance(one, list | tuple) else [one]
+            found += cast(list[object], one) if isinstance(one, list | tuple) else [one]
         return tuple(found)
     return value
 
@@ -245,7 +246,8 @@ def _envs(value: object) -> object:
     if value is None:
         return {}
     if isinstance(value, dict):
-        return {k: str(v) if isinstance(v, int | float) else v for k, v in value.items()}
+        entries = cast(dict[str, object], value)
+        return {k: str(v) if isinstance(v, int | float) else v for k, v in entries.items()}
     return value
 
 
