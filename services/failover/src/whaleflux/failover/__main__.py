@@ -1,0 +1,5 @@
+"""Run with `python -m whaleflux.failover`."""
+
+from whaleflux.failover.main import main
+
+main()

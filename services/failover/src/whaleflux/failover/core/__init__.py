@@ -1,0 +1,1 @@
+"""What failover thinks: pure, deterministic, without clock or bus."""

@@ -1,0 +1,1 @@
+"""What failover does: the bus, the clock, the loop."""
