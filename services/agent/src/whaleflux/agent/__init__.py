@@ -1,1 +1,1 @@
-"""agent."""
+"""The agent: makes a node match its assignment, and reports."""
