@@ -25,6 +25,9 @@ RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
 """Time between two polls that the server does not serve grows from one to the other."""
 
+POLL_EXPIRED = "408"
+POLL_LOST = "lost"
+
 _NS = 1_000_000_000
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,9 @@ class Assignments:
         self._folder = folder
         self._accept = accept
         self.current: Assignment | None = None
+        self._inbox = ""
+        self._polls = 0
+        self._answered: asyncio.Future[str] | None = None
 
     def restore(self) -> None:
         """Go on with what the disk has, before the bus has answered."""
@@ -92,51 +98,59 @@ class Assignments:
 
     async def follow(self) -> None:
         """Poll until cancelled."""
+        self._inbox = self._bus.new_inbox()
+        unsubscribe = await self._bus.subscribe(f"{self._inbox}.*", self._hear)
+        stop_listening = self._bus.on_reconnect(lambda: self._settle(POLL_LOST))
+        try:
+            await self._follow()
+        finally:
+            stop_listening()
+            await unsubscribe()
+
+    async def _follow(self) -> None:
         wait_s = RETRY_FIRST_S
         fetch = True
         while True:
             try:
                 if fetch:
                     await self.refresh()
-                fetch = not await self._poll_once()
-                wait_s = RETRY_FIRST_S
+                status = await self._poll_once()
+                fetch = status != ""
+                if status in ("", POLL_EXPIRED, POLL_LOST):
+                    wait_s = RETRY_FIRST_S
+                    continue
+                raise Unavailable(f"poll refused with status {status}", code="not_served")
             except WhalefluxError as error:
                 _log.debug("assignment not polled", extra={"reason": str(error)})
                 fetch = True
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
 
-    async def _poll_once(self) -> bool:
-        """Wait for the next message; False if there was none before the poll expired."""
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[BusMessage] = loop.create_future()
-
-        def hear(outcome: BusMessage | WhalefluxError) -> None:
-            if answered.done():
-                return
-            if isinstance(outcome, WhalefluxError):
-                answered.set_exception(outcome)
-            else:
-                answered.set_result(outcome)
-
+    async def _poll_once(self) -> str:
+        """Wait for the next message; return the status that came instead, if one did."""
+        self._polls += 1
+        self._answered = asyncio.get_running_loop().create_future()
         name = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.STREAM_ASSIGNMENTS}.{self._node_id}"
-        reply, close = self._bus.open_reply(hear, of=name)
         body = json.dumps({"batch": 1, "expires": int(POLL_EXPIRES_S * _NS)}).encode()
+        await self._bus.wait_connected(POLL_EXPIRES_S)
+        await self._bus.publish(name, body, reply=f"{self._inbox}.{self._polls}")
         try:
-            await self._bus.wait_connected(POLL_EXPIRES_S)
-            await self._bus.publish(name, body, reply=reply)
             async with asyncio.timeout(POLL_EXPIRES_S + POLL_MARGIN_S):
-                message = await answered
+                return await self._answered
         except TimeoutError:
-            return False
-        finally:
-            close()
-        if message.status == "408":
-            return False
-        if message.status:
-            raise Unavailable(f"poll refused with status {message.status}", code="not_served")
-        self.take(message.body)
-        return True
+            return POLL_LOST
+
+    async def _hear(self, message: BusMessage) -> None:
+        if not message.status:
+            # A message of the stream bears the stream's subject, not that of our poll.
+            self.take(message.body)
+            self._settle("")
+        elif message.subject == f"{self._inbox}.{self._polls}":
+            self._settle(message.status)
+
+    def _settle(self, status: str) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(status)
 
 
 def _age(assignment: Assignment) -> tuple[int, int]:

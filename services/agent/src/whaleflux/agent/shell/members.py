@@ -29,12 +29,18 @@ class Members:
         self._starts_allowed = False
         self._starts_waiting = False
         self._wake = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._settled = asyncio.Event()
 
     @property
     def alive(self) -> int:
         """Return how many members are alive or about to be."""
         return sum(member.alive for member in self._members.values())
+
+    @property
+    def longest_grace_s(self) -> float:
+        """Return the longest grace of a member that is alive; 0 without any."""
+        alive = [member for member in self._members.values() if member.alive]
+        return max((member.assigned.grace_s for member in alive), default=0.0)
 
     def holders(self) -> Mapping[int, str]:
         """Return the run that holds each GPU that is not free."""
@@ -78,15 +84,15 @@ class Members:
                 self._end_unstarted(assigned, ExitKind.FENCED, "the node was given up before")
 
     async def stop_all(self) -> None:
-        """End every member within its grace, and wait until the last is gone."""
+        """End every member within its grace, and wait until all ends are acknowledged."""
         self._starts_allowed = False
         self._wanted = None
         for member in self._members.values():
             if member.alive:
                 member.stop()
-        while self.alive:
-            self._ended.clear()
-            await self._ended.wait()
+        while not all(member.reported for member in self._members.values()):
+            self._settled.clear()
+            await self._settled.wait()
 
     def restore(self) -> None:
         """Take up what an earlier agent left behind; call it once, before `run`."""
@@ -166,10 +172,10 @@ class Members:
     def _on_gone(self, member: Member, reaped_s: float | None) -> None:
         if reaped_s is not None and member.folder.started.exists():
             self._released_s.update(dict.fromkeys(member.assigned.gpus, reaped_s))
-        self._ended.set()
 
     def _on_reported(self, _member: Member) -> None:
         self._folder.forget_ended({str(key) for key in self._wanted or ()})
+        self._settled.set()
         self._wake.set()
 
     def _gap_ms(self, assigned: AssignedMember, started_s: float) -> float | None:
