@@ -92,10 +92,16 @@ class Decider(Generic[S, C, E]):
         if kept is not None and kept[0] <= await self._log.last_seq():
             self.seq, self.state = kept
         self._snapshot_seq = self.seq
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Fold what somebody else wrote since this state was current."""
+        newest = await self._log.last_seq()
         for seq, event in await self._log.read(after_seq=self.seq):
             self._evolve(self.state, event, seq)
             self.seq = seq
-        self.seq = max(self.seq, await self._last_seq_if_unknown())
+        # Messages of unknown types count in the sequence although `read` leaves them out.
+        self.seq = max(self.seq, newest)
 
     async def cycle(
         self, commands: Sequence[C], *, trace: Mapping[str, str] | None = None
@@ -109,7 +115,11 @@ class Decider(Generic[S, C, E]):
         for _ in range(ATTEMPTS_MAX):
             batches = self._decide_all(commands)
             if not batches:
-                return []
+                # To say nothing is a decision too: a stale state would lose the message for good.
+                if await self._log.last_seq() == self.seq:
+                    return []
+                await self.catch_up()
+                continue
             try:
                 written = await self._append(batches, trace)
             except Unavailable as error:
@@ -146,10 +156,6 @@ class Decider(Generic[S, C, E]):
             written += [Recorded(self.seq + 1 + i, event) for i, event in enumerate(batch)]
             self.seq = last
         return written
-
-    async def _last_seq_if_unknown(self) -> int:
-        """Count messages of unknown types too, which `read` leaves out."""
-        return await self._log.last_seq()
 
     def _keep_snapshot(self) -> None:
         if self._snapshots is None or self.seq - self._snapshot_seq < self._snapshot_every:
