@@ -66,8 +66,9 @@ def make_member(run: str, **changes: Any) -> AssignedMember:
 class Agent:
     """One agent's life on a node; leaving it kills nothing, as `kill -9` would not."""
 
-    def __init__(self, root: Path, store: Path, group: asyncio.TaskGroup, timing: Timing) -> None:
-        self.folder = NodeFolder(root)
+    def __init__(self, fleet: "Fleet", group: asyncio.TaskGroup) -> None:
+        timing = fleet.timing
+        self.folder = NodeFolder(fleet.root)
         self.folder.create()
         self.node = Node(
             node_id="n1",
@@ -75,8 +76,9 @@ class Agent:
             boot_id=boot_id(),
             simulated=True,
             folder=self.folder,
-            stores={"default": store, "local": self.folder.local_store},
-            allow_root=True,
+            stores={"default": fleet.store, "local": self.folder.local_store},
+            users=fleet.users,
+            allow_root=fleet.allow_root,
         )
         self.sent: list[OutboxMessage] = []
         self.bus_up = True
@@ -169,11 +171,13 @@ class Fleet:
         self.store = tmp_path / "store"
         self.store.mkdir()
         self.timing = Timing(300.0, 5.0)
+        self.users: dict[str, str] = {}
+        self.allow_root = True
 
     @contextlib.asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
         async with asyncio.TaskGroup() as group:
-            agent = Agent(self.root, self.store, group, self.timing)
+            agent = Agent(self, group)
             agent.start()
             try:
                 yield agent

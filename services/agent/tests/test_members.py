@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -394,3 +395,30 @@ def put_archive(store: Path, tmp_path: Path, files: dict[str, str]) -> str:
     target.parent.mkdir(parents=True)
     archive.rename(target)
     return digest
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start members as another user")
+async def test_members_run_as_the_unix_user_of_their_project(fleet: Any, member: Make) -> None:
+    fleet.users = {"*": "nobody"}
+    with tempfile.TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o755)
+        fleet.root, fleet.store = Path(open_to_all, "node"), Path(open_to_all, "store")
+        fleet.store.mkdir()
+        async with fleet.agent() as agent:
+            agent.assign(
+                member(
+                    "id -un; touch x $HOME/x $TMPDIR/x $WHALEFLUX_OUTPUT_DIR/x && ls -l $TMPDIR/x"
+                )
+            )
+            assert (await agent.exited()).kind is ExitKind.DONE
+            assert agent.log().startswith("nobody\n-rw------- 1 nobody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be asked to start members as root")
+async def test_a_root_agent_starts_nothing_as_root_unless_it_may(fleet: Any, member: Make) -> None:
+    fleet.allow_root = False
+    async with fleet.agent() as agent:
+        agent.assign(member("id"))
+        end = await agent.exited()
+        assert end.kind is ExitKind.NEVER_STARTED
+        assert "has no Unix user on this node" in end.reason

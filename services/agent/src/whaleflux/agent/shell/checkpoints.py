@@ -107,7 +107,10 @@ class HuggingFaceScan:
             state = read_json(self._checkpoints / name / TRAINER_STATE)
             if state is None or state.get("global_step") != step:
                 continue
-            signature = _signature(self._checkpoints / name)
+            try:
+                signature = _signature(self._checkpoints / name)
+            except Torn:
+                continue  # It is changing under our eyes; the next look may find it whole.
             if program_gone or self._seen.get(name) == signature:
                 found.append((name, step))
             self._seen[name] = signature

@@ -60,7 +60,9 @@ class AgentService:
         self._starts_told = 0
         self._gpus: tuple[Gpu, ...] | None = None
         self._folder = NodeFolder(Path(settings.node_root).absolute())
-        self._folder.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Members of other Unix users pass through on the way to what is theirs.
+        mode = 0o711 if settings.member_users else 0o700
+        self._folder.root.mkdir(parents=True, exist_ok=True, mode=mode)
         self._lock = machine.hold_alone(self._folder.lock)
         self._folder.create()
         self.node = self._describe(settings, ids)

@@ -131,12 +131,7 @@ class Watcher:
         def look() -> list[tuple[str, int]]:
             return self._scan.look(known=set(self._done), program_gone=program_gone)
 
-        try:
-            found = await asyncio.to_thread(look)
-        except (checkpoints.Torn, OSError) as error:
-            _log.info("checkpoint folder not scanned", extra={"reason": str(error)})
-            return
-        for name, step in found:
+        for name, step in await asyncio.to_thread(look):
             await self._register(name, step)
 
     async def _register(self, name: str, step: int) -> None:
