@@ -34,3 +34,16 @@ class NodeSample(Message):
     probe_error: str | None = None
     """Why the figures are missing: `nvml stuck`, `no driver` …"""
     gpus: tuple[GpuSample, ...]
+
+
+class GpusRequest(Part):
+    """Ask telemetry (`wf.qry.telemetry.gpus`) for the newest figures of GPUs.
+
+    The answer is `{"items": [...], "next": uuid or null}`; each item has the fields of `GpuSample`
+    and `node_id`, `at` and `simulated`. An empty question asks for all of them.
+    """
+
+    node_id: Token | None = None
+    """Only GPUs of this node."""
+    after: str = ""
+    """The `next` of the answer before, when not all GPUs fitted into it."""

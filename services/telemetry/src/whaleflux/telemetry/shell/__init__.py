@@ -1,0 +1,1 @@
+"""What telemetry does: hear, keep, show."""
