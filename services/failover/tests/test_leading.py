@@ -315,3 +315,30 @@ def test_many_nodes_are_admitted_in_few_appends() -> None:
     world = play(story)
     assert sum(isinstance(e, NodeAdmitted) for e in world.log.events) == 2_000
     assert all(reply.answer is LeaseAnswer.GRANTED for _, reply in world.wire.replies)
+
+
+def test_those_who_wait_behind_an_append_that_hangs_hear_frozen_with_it() -> None:
+    async def story(world: World) -> None:
+        await world.ask("n0")
+        world.log.writing, world.log.reading = "hangs", "fails"
+        began_s = asyncio.get_running_loop().time()
+        first = asyncio.ensure_future(world.ask("new"))
+        await asyncio.sleep(1)
+        behind = asyncio.ensure_future(world.ask("n0"))
+        assert await first is LeaseAnswer.FROZEN
+        assert await behind is LeaseAnswer.FROZEN
+        assert asyncio.get_running_loop().time() - began_s < APPEND_WITHIN_S + 0.1
+
+    play(story)
+
+
+def test_a_lease_that_ends_during_an_append_takes_the_answer_with_it() -> None:
+    async def story(world: World) -> None:
+        await world.ask("n0")
+        world.log.writing, world.log.reading = "hangs", "fails"
+        asking = asyncio.ensure_future(world.ask("new"))
+        await asyncio.sleep(1)
+        world.lease.held = False
+        assert await asking is None
+
+    play(story)
