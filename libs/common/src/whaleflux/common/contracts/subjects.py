@@ -8,12 +8,14 @@ assignments  wf.asg.<node>
 samples      wf.smp.<node>
 public       wf.pub.<tenant>.<entity>.<participle>.<id>
 dead letters wf.dlq.<service>
+leases       wf.lease.<key>
 """
 
 STREAM_ASSIGNMENTS = "ASSIGNMENTS"
 STREAM_SAMPLES = "SAMPLES"
 STREAM_PUB = "PUB"
 STREAM_DLQ = "DLQ"
+STREAM_LEASES = "LEASES"
 STREAM_AGENT = "EVT_AGENT"
 STREAM_FAILOVER = "EVT_FAILOVER"
 STREAM_GATEWAY = "EVT_GATEWAY"
@@ -81,3 +83,8 @@ def public(tenant: str, entity: str, participle: str, id_: str) -> str:
 def dead_letter(service: str) -> str:
     """Return where *service* puts what it cannot read."""
     return f"wf.dlq.{service}"
+
+
+def lease(key: str) -> str:
+    """Return where the leader lease *key* stands."""
+    return f"wf.lease.{key}"
