@@ -67,7 +67,7 @@ class LeaderLease:
         sent_s = self._clock.boottime_s()
         try:
             if not self.held:
-                standing = await self._js.last(subjects.STREAM_LEASES, self._subject)
+                standing = await self._js.last_from_leader(subjects.STREAM_LEASES, self._subject)
                 if standing is not None and standing.body not in (b"", self._holder.encode()):
                     return False
                 self._seq = 0 if standing is None else standing.seq
