@@ -82,8 +82,8 @@ def read_records(path: Path) -> tuple[ProcessRecord, ...]:
 def of_state(root: Path) -> tuple[ProcessRecord, ...]:
     """Return all processes that were started for the state folder *root*.
 
-    They are known by a `WHALEFLUX_…` variable that names a path in it. The caller and its own
-    ancestors are left out, whatever their environment says.
+    They are known by a `WHALEFLUX_…` variable that names a path in it, or as the shim of a member
+    whose folder lies in it. The caller and its own ancestors are left out, whatever they say.
     """
     spared = _ancestry(os.getpid())
     marker = str(root.resolve()).encode()
@@ -91,7 +91,8 @@ def of_state(root: Path) -> tuple[ProcessRecord, ...]:
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) in spared:
             continue
-        if any(_names(value, marker) for value in _environment(entry).values()):
+        told = [*_environment(entry).values(), *_shim_folder(entry)]
+        if any(_names(value, marker) for value in told):
             process = record(_command(entry), int(entry.name))
             if process is not None:
                 found.append(process)
@@ -110,6 +111,15 @@ def _environment(entry: Path) -> Mapping[bytes, bytes]:
         return {}
     pairs = (item.partition(b"=") for item in raw.split(b"\0"))
     return {key: value for key, _, value in pairs if key.startswith(b"WHALEFLUX_")}
+
+
+def _shim_folder(entry: Path) -> list[bytes]:
+    """Return the member's folder if the process is a shim; its environment says nothing."""
+    try:
+        words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return []
+    return words[-1:] if any(word.endswith(b"/shim.py") for word in words[1:-1]) else []
 
 
 def _command(entry: Path) -> str:

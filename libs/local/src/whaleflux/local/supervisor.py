@@ -72,6 +72,11 @@ class Supervisor:
         """The children that were started, the dead ones included."""
         return tuple(child.record for child in self._children.values())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all children."""
+        return tuple(self._children)
+
     def pid(self, name: str) -> int:
         """Return the process id of the child called *name*."""
         return self._children[name].process.pid

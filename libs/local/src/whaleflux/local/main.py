@@ -1,0 +1,61 @@
+"""The process that holds an embedded stack up until it is told to stop."""
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from whaleflux.common.errors import WhalefluxError
+from whaleflux.local.fleet import Node, parse_fleet, real_fleet
+from whaleflux.local.lifetime import one_error, until_signalled
+from whaleflux.local.lock import hold
+from whaleflux.local.paths import StatePaths
+from whaleflux.local.stack import Addresses, Stack
+
+
+async def serve(
+    paths: StatePaths, nodes: Sequence[Node], *, on_ready: Callable[[Addresses], None]
+) -> None:
+    """Hold a stack up until a signal, then take it down.
+
+    Raises:
+        Refused: A stack is up there already, or something is missing.
+        Unavailable: A part does not come up.
+
+    """
+    paths.prepare()
+    with hold(paths):
+        async with until_signalled(), one_error(), asyncio.TaskGroup() as group:
+            stack = Stack(paths, nodes, group)
+            try:
+                on_ready(await stack.start())
+                await asyncio.Event().wait()
+            finally:
+                await stack.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as `python -m whaleflux.local`; its only line on stdout is JSON: ready, or why not."""
+    parser = argparse.ArgumentParser(prog="python -m whaleflux.local")
+    parser.add_argument("--state", required=True)
+    parser.add_argument("--nodes", required=True)
+    parser.add_argument("--real", action="store_true")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        nodes = real_fleet() if options.real else parse_fleet(options.nodes)
+        paths = StatePaths(Path(options.state))
+        asyncio.run(serve(paths, nodes, on_ready=lambda ready: _tell(asdict(ready))))
+    except WhalefluxError as error:
+        _tell({"error": error.message, "code": error.code})
+        return 1
+    return 0
+
+
+def _tell(body: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(body) + "\n")
+    sys.stdout.flush()
