@@ -93,7 +93,6 @@ class Agent:
                 clock=SystemClock(),
                 group=group,
                 gpus_free=_free,
-                renewed_s=boottime_s,
                 timing=lambda _: timing,
             ),
         )

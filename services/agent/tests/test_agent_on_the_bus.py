@@ -1,17 +1,21 @@
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from whaleflux.agent.shell.service import AgentService
 from whaleflux.agent.shell.settings import AgentSettings
 from whaleflux.agent.shell.simulated_probe import SimulatedProbe
+from whaleflux.common.accounts import Login, Logins, nats_accounts
 from whaleflux.common.bus import Bus, BusMessage
 from whaleflux.common.clock import SystemClock
 from whaleflux.common.contracts import subjects
@@ -46,7 +50,7 @@ class Server:
         self._process = subprocess.Popen(
             [
                 Path(sys.executable).with_name("nats-server"),
-                *("-a", "127.0.0.1", "-p", str(self.port or -1), "-js"),
+                *("-c", self._config(), "-a", "127.0.0.1", "-p", str(self.port or -1)),
                 *("-sd", self._folder / "js", "--ports_file_dir", ports),
                 *("-l", self._folder / "log"),
             ]
@@ -57,6 +61,17 @@ class Server:
                 text = path.read_text()
                 if text.endswith("}"):
                     self.port = int(json.loads(text)["nats"][0].rpartition(":")[2])
+
+    def _config(self) -> Path:
+        logins = Logins(
+            core=Login("core", "core-secret"),
+            system=Login("sys", "sys-secret"),
+            nodes={"n1": Login("node-n1", "node-secret")},
+            tenants={},
+        )
+        config = self._folder / "nats.json"
+        config.write_text(json.dumps({"jetstream": {}, **nats_accounts(logins)}))
+        return config
 
     def stop(self) -> None:
         if self._process is not None:
@@ -110,9 +125,13 @@ class Core:
             self.answer = answer = LeaseAnswer.GRANTED
         return LeaseReply(answer=answer).model_dump_json().encode()
 
-    async def assign(self, *members: AssignedMember, version: int | None = None) -> None:
+    async def assign(
+        self, *members: AssignedMember, version: int | None = None, incarnation: int = 1
+    ) -> None:
         self.version = self.version + 1 if version is None else version
-        body = Assignment(node_id="n1", incarnation=1, version=self.version, members=members)
+        body = Assignment(
+            node_id="n1", incarnation=incarnation, version=self.version, members=members
+        )
         await self.table.put(subjects.assignment("n1"), body.model_dump_json().encode())
 
     async def events(self) -> list[Any]:
@@ -134,7 +153,7 @@ class Core:
 
 @pytest.fixture
 async def core(server: Server) -> AsyncIterator[Core]:
-    bus = await Bus.connect(url=server.url, user="", password="", name="core")
+    bus = await Bus.connect(url=server.url, user="core", password="core-secret", name="core")
     core = Core(bus)
     await core.open()
     yield core
@@ -150,6 +169,8 @@ def settings(server: Server, tmp_path: Path, **changes: Any) -> AgentSettings:
         stores={"default": str(store), "gone": str(tmp_path / "nowhere")},
         devices="simulated:H200x2",
         nats_url=server.url,
+        nats_user="node-n1",
+        nats_password=SecretStr("node-secret"),
         **changes,
     )
 
@@ -157,7 +178,11 @@ def settings(server: Server, tmp_path: Path, **changes: Any) -> AgentSettings:
 @asynccontextmanager
 async def running(told: AgentSettings) -> AsyncIterator[AgentService]:
     bus = await Bus.connect(
-        url=told.nats_url, user="", password="", name="agent-n1", inbox_prefix="_INBOX_n1"
+        url=told.nats_url,
+        user=told.nats_user,
+        password=told.nats_password.get_secret_value(),
+        name="agent-n1",
+        inbox_prefix="_INBOX_n1",
     )
     async with asyncio.TaskGroup() as group:
         service = AgentService(
@@ -220,6 +245,15 @@ async def test_an_older_assignment_is_ignored(
     assert agent.members.alive == 1
 
 
+async def test_a_raised_incarnation_counts_before_the_version(
+    agent: AgentService, core: Core, member: Make
+) -> None:
+    await core.assign(member("exec sleep 100"), version=7)
+    await core.wait_for(STARTED)
+    await core.assign(version=1, incarnation=2)
+    assert (await core.wait_for(EXITED)).kind is ExitKind.STOPPED
+
+
 async def test_a_restarted_server_is_followed_and_nothing_is_lost(
     agent: AgentService, core: Core, server: Server, member: Make
 ) -> None:
@@ -257,7 +291,7 @@ async def test_a_given_up_node_ends_its_work_and_comes_back_clean(
     core.answer = LeaseAnswer.FENCED
     assert (await core.wait_for(EXITED)).kind is ExitKind.FENCED
     await core.wait_for(NODE, count=2)
-    assert core.asked[-1].clean or any(request.clean for request in core.asked[-3:])
+    assert any(request.clean for request in core.asked[-3:])
     await core.assign(member("exit 0", attempt=2))
     assert (await core.wait_for(EXITED, count=2)).attempt == 2
 
@@ -292,3 +326,68 @@ async def test_a_clean_stop_may_end_the_members(
         await core.assign(member("exec sleep 100"))
         await core.wait_for(STARTED)
     assert (await core.wait_for(EXITED)).kind is ExitKind.STOPPED
+
+
+@contextmanager
+def process(told: AgentSettings) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "WHALEFLUX_NATS_URL": told.nats_url,
+        "WHALEFLUX_NATS_USER": told.nats_user,
+        "WHALEFLUX_NATS_PASSWORD": told.nats_password.get_secret_value(),
+        "WHALEFLUX_NODE_ID": told.node_id,
+        "WHALEFLUX_NODE_ROOT": told.node_root,
+        "WHALEFLUX_STORES": json.dumps(dict(told.stores)),
+        "WHALEFLUX_DEVICES": told.devices,
+        "WHALEFLUX_MEMBERS_ON_STOP": "stop",
+    }
+    with subprocess.Popen([sys.executable, "-m", "whaleflux.agent"], env=environment) as agent:
+        try:
+            yield agent
+        finally:
+            if agent.poll() is None:
+                agent.terminate()
+                agent.wait(20)
+
+
+async def test_a_killed_agent_leaves_its_members_to_the_next_which_reads_their_ends(
+    core: Core, server: Server, tmp_path: Path, member: Make
+) -> None:
+    told = settings(server, tmp_path)
+    go, starts = tmp_path / "go", tmp_path / "starts"
+    waits = f"echo $$ >> {starts}; until [ -e {go} ]; do sleep 0.02; done; exit 85"
+    short = member("sleep 0.5; exit 3", run_id="wl_b", gpus=(1,))
+    with process(told) as agent:
+        await core.assign(member(waits), short)
+        await core.wait_for(STARTED)
+        await core.wait_for(STARTED, run_id="wl_b")
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+    ended = tmp_path / "node" / "members" / "wl_b.1.0" / "exit.json"
+    async with asyncio.timeout(20):
+        while not ended.exists():
+            await asyncio.sleep(0.02)
+    with process(told) as agent:
+        assert (await core.wait_for(EXITED, run_id="wl_b")).exit_code == 3
+        go.touch()
+        assert (await core.wait_for(EXITED)).kind is ExitKind.SAVED
+        agent.terminate()
+        assert agent.wait(20) == 0
+    assert len(starts.read_text().split()) == 1
+    types = [event.type for event in await core.events() if event.type in (STARTED, EXITED)]
+    assert sorted(types) == [EXITED, EXITED, STARTED, STARTED]
+
+
+async def test_the_node_answers_how_it_is(core: Core, server: Server, tmp_path: Path) -> None:
+    with process(settings(server, tmp_path)):
+        await core.wait_for(NODE)
+        async with asyncio.timeout(20):
+            while True:
+                reply = await core.bus.request(
+                    subjects.agent_question("n1", "health"), b"", timeout_s=5
+                )
+                if json.loads(reply.body)["ok"]:
+                    break
+        report = json.loads(reply.body)
+        assert report["parts"]["lease"] == {"ok": True, "detail": "lease granted"}
+        assert report["resident_mib"] < 60

@@ -23,6 +23,7 @@ class Steps:
         self.answers: list[LeaseAnswer | None] = []
         self.asked: list[LeaseRequest] = []
         self.heard: list[str] = []
+        self.health: list[bool] = []
         self.refreshed = True
         node = Node("n1", "ag_1", "boot-1", True, self.folder, {})
         self.client = LeaseClient(
@@ -32,6 +33,7 @@ class Steps:
             leased=self,
             before_clean=self._before_clean,
             on_granted_again=lambda: self.heard.append("granted again"),
+            say_health=lambda part, ok, detail: self.health.append(ok),
         )
 
     now = SystemClock.now
@@ -153,3 +155,10 @@ async def test_a_grant_to_a_node_that_was_given_up_and_is_not_clean_extends_noth
     await steps.client.renew()
     assert steps.fence() is None
     assert steps.heard == ["given up"]
+
+
+async def test_the_node_is_well_only_while_its_lease_is_granted(steps: Steps) -> None:
+    steps.answers = [None, LeaseAnswer.GRANTED, None, LeaseAnswer.GRANTED, LeaseAnswer.FENCED]
+    for _ in range(5):
+        await steps.client.renew()
+    assert steps.health == [False, True, False, True, False]

@@ -84,7 +84,6 @@ def member_environment(
         "WHALEFLUX_PHASE": member.phase,
         "WHALEFLUX_ITERATION": str(member.iteration),
         "WHALEFLUX_ATTEMPT": str(member.attempt),
-        "WHALEFLUX_MEMBER": folder.path.name,
         "WHALEFLUX_NODE": node.node_id,
         "WHALEFLUX_CHECKPOINT_DIR": str(store / checkpoint_folder(member.run_id, member.attempt)),
         "WHALEFLUX_RESUME_FROM": "" if resume_from is None else str(store / resume_from.path),

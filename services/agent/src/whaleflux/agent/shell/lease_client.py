@@ -60,6 +60,7 @@ class LeaseClient:
         leased: Leased,
         before_clean: Callable[[], Awaitable[None]],
         on_granted_again: Callable[[], None],
+        say_health: Callable[[str, bool, str], None],
     ) -> None:
         """Ask by *ask*; run *before_clean* before a given-up node says that it is clean."""
         self._node = node
@@ -68,12 +69,14 @@ class LeaseClient:
         self._leased = leased
         self._before_clean = before_clean
         self._on_granted_again = on_granted_again
+        self._say_health = say_health
         self._granted = False
         self._given_up = False
         self._told = ""
 
     async def keep(self) -> None:
         """Renew until cancelled."""
+        self._say("lease not granted yet")
         while True:
             began = self._clock.boottime_s()
             again_at_once = await self.renew()
@@ -133,6 +136,7 @@ class LeaseClient:
         self._leased.extend(sent_s)
 
     def _say(self, what: str, reason: str = "") -> None:
+        self._say_health("lease", self._granted and not reason, reason or what)
         if what != self._told:
             self._told = what
             _log.info("node lease", extra={"lease": what, "reason": reason})

@@ -38,8 +38,8 @@ class Surroundings:
     group: asyncio.TaskGroup
     gpus_free: Callable[[tuple[int, ...]], Awaitable[None]]
     """Returns once the memory of these GPUs is free; raises Refused if it stays taken."""
-    renewed_s: Callable[[], float]
-    """Moment of the last lease renewal, on CLOCK_BOOTTIME."""
+    renewed_s: Callable[[], float] = lambda: float("-inf")
+    """Moment of the last lease renewal, on CLOCK_BOOTTIME; `Members` knows it."""
     timing: Callable[[AssignedMember], Timing] = timing_of
 
 

@@ -24,9 +24,10 @@ from whaleflux.common.clock import Clock
 from whaleflux.common.contracts import subjects
 from whaleflux.common.contracts.agent import Gpu, LogRequest, NodeStarted
 from whaleflux.common.contracts.assignment import STORE_LOCAL
-from whaleflux.common.errors import Refused, WhalefluxError
+from whaleflux.common.errors import Refused
 from whaleflux.common.ids import Ids
 from whaleflux.common.jetstream import JetStream
+from whaleflux.common.observe import trace_headers
 
 PUBLISH_TIMEOUT_S = 5.0
 INVENTORY_EVERY_S = 30.0
@@ -81,7 +82,6 @@ class AgentService:
                 clock=clock,
                 group=group,
                 gpus_free=gate.wait_free,
-                renewed_s=clock.boottime_s,
             ),
         )
         self.assignments = Assignments(
@@ -94,6 +94,7 @@ class AgentService:
             leased=self.members,
             before_clean=self._before_clean,
             on_granted_again=self._tell_started,
+            say_health=say_health,
         )
 
     async def run(self) -> None:
@@ -143,18 +144,13 @@ class AgentService:
             message.subject,
             message.body,
             msg_id=message.msg_id,
-            headers={subjects.HEADER_TYPE: message.type},
+            headers={subjects.HEADER_TYPE: message.type, **trace_headers()},
             timeout_s=PUBLISH_TIMEOUT_S,
         )
 
     async def _ask_lease(self, body: bytes) -> bytes:
         subject = subjects.question("failover", "lease", of=self.node.node_id)
-        try:
-            answer = await self._js.bus.request(subject, body, timeout_s=ANSWER_TIMEOUT_S)
-        except WhalefluxError as error:
-            self._say_health("lease", False, str(error))
-            raise
-        self._say_health("lease", True, "")
+        answer = await self._js.bus.request(subject, body, timeout_s=ANSWER_TIMEOUT_S)
         return answer.body
 
     async def _before_clean(self) -> None:

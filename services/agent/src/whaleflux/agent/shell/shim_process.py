@@ -140,7 +140,8 @@ def abandon(folder: MemberFolder) -> bool:
 
 def kill_strays(folder: MemberFolder) -> int:
     """Kill processes that a dead shim left behind, told by their environment; return how many."""
-    mark = f"WHALEFLUX_MEMBER={folder.path.name}".encode()
+    # The report's path names the node's own folder too: other nodes of this machine stay unharmed.
+    mark = f"WHALEFLUX_REPORT={folder.report}".encode()
     found = 0
     for name in os.listdir("/proc"):
         if not name.isdigit():
