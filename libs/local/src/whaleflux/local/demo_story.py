@@ -35,6 +35,8 @@ class Attempt:
     reason: str = ""
     last_step: int | None = None
     resumed_from_step: int | None = None
+    safe_step: int | None = None
+    """Step of its newest checkpoint that another node can resume from."""
 
     @property
     def seconds(self) -> float | None:
@@ -175,6 +177,14 @@ def _on_reported(story: Story, at: datetime, data: Mapping[str, Any]) -> str | N
     return None
 
 
+def _on_checkpoint(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
+    checkpoint = data.get("checkpoint") or {}
+    if checkpoint.get("safe") and "step" in checkpoint:
+        attempt = story._attempt({**data, "attempt": checkpoint.get("attempt")})
+        attempt.safe_step = max(attempt.safe_step or 0, int(checkpoint["step"]))
+    return None
+
+
 def _on_released(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
     attempt = story._attempt(data)
     if data.get("last_step") is not None:
@@ -242,6 +252,7 @@ _HANDLERS: Mapping[str, Any] = {
     "run.reported": _on_reported,
     "run.explained": _on_explained,
     "run.ended": _on_ended,
+    "checkpoint.recorded": _on_checkpoint,
     "member.recorded": _on_member,
     "member.released": _on_released,
     "workload.ended": _on_workload_ended,
@@ -283,6 +294,14 @@ def _ranges(numbers: list[int]) -> str:
         else:
             parts.append([number])
     return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def kind_of(type_: str) -> str:
+    """Return `run.placed` for a public event of type `….run.placed.v1`."""
+    words = type_.split(".")
+    if words[-1].startswith("v") and words[-1][1:].isdigit():
+        del words[-1]
+    return ".".join(words[-2:])
 
 
 def percentile(values: list[float], share: float) -> float | None:
