@@ -59,7 +59,7 @@ def test_sigterm_lets_the_program_save_and_keeps_its_exit_code(shim: Make) -> No
 def test_a_program_that_leaves_with_zero_when_told_to_stop_is_stopped_and_not_done(
     shim: Make,
 ) -> None:
-    one = shim("trap 'exit 0' TERM; echo ready; sleep 100")
+    one = shim("trap 'exit 0' TERM; sleep 100 & echo ready; wait")
     one.wait_for("ready")
     one.process.terminate()
     end = one.end()
@@ -74,6 +74,35 @@ def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(shim: Make) ->
     end = one.end()
     assert (end["kind"], end["signal"]) == ("stopped", signal.SIGKILL)
     assert 0.3 <= end["boottime_s"] - asked < 2.0
+
+
+def test_a_process_that_sigterm_missed_is_told_again(shim: Make) -> None:
+    one = shim(
+        python(
+            """
+            import signal, time
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("ready", flush=True)
+            time.sleep(0.3)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pause()
+            """
+        ),
+        grace_s=60,
+    )
+    one.wait_for("ready")
+    asked = boottime_s()
+    one.process.terminate()
+    assert one.end()["signal"] == signal.SIGTERM
+    assert boottime_s() - asked < 10
+
+
+def test_what_a_program_starts_in_order_to_save_is_left_alone(shim: Make) -> None:
+    one = shim("trap 'sleep 0.5; echo saved; exit 85' TERM; sleep 100 & echo ready; wait")
+    one.wait_for("ready")
+    one.process.terminate()
+    assert one.end()["kind"] == "saved"
+    assert "saved" in one.log()
 
 
 def test_daemonised_descendants_die_with_their_member(shim: Make) -> None:
@@ -177,8 +206,8 @@ def test_save_now_reaches_programs_that_listen_and_harms_none_that_do_not(shim: 
         "sleep 100 & "
         + python(
             """
-            import signal
-            signal.signal(signal.SIGUSR1, lambda *_: print("saved", flush=True))
+            import os, signal
+            signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"saved"))
             print("ready", flush=True)
             while True: signal.pause()
             """

@@ -9,6 +9,7 @@ import errno
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 SIGCHLD: int = signal.SIGCHLD
 SIGINT: int = signal.SIGINT
@@ -77,6 +78,14 @@ def stat_fields(pid: int | str) -> list[str]:
         return file.read().rpartition(")")[2].split()
 
 
+def born(pid: int) -> int:
+    """Return when process *pid* was started, in ticks since the boot; 0 if it is gone."""
+    try:
+        return int(stat_fields(pid)[19])
+    except OSError:
+        return 0
+
+
 def descendants(root: int) -> list[int]:
     """Return all living descendants of process *root*, nearest first."""
     children: dict[int, list[int]] = {}
@@ -96,16 +105,18 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def catches(pid: int, number: int) -> bool:
-    """Tell whether process *pid* has a handler of its own for signal *number*."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except OSError:
-        pass
-    return False
+def reaction(pid: int, number: int) -> str:
+    """Return what signal *number* does to process *pid*: `caught`, `ignored` or `default`.
+
+    A process that is gone counts as `ignored`.
+    """
+    found = "ignored"
+    with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        found = "default"
+        for line in file:
+            if line[:7] in ("SigCgt:", "SigIgn:") and int(line[7:], 16) >> (number - 1) & 1:
+                found = "caught" if line.startswith("SigCgt:") else "ignored"
+    return found
 
 
 def kill(pid: int, number: int) -> None:

@@ -13,6 +13,8 @@ LEFTOVER_GRACE_S = 2.0
 """What the program left behind gets between SIGTERM and SIGKILL, if its grace is not shorter."""
 HARD_MARGIN_S = 0.5
 """SIGKILL goes out this long before the fence deadline, so that death precedes it."""
+REMIND_FIRST_S = 0.1
+"""First look for processes that SIGTERM missed; each further one comes twice as late."""
 SWEEP_FIRST_S = 0.01
 SWEEP_MOST_S = 1.0
 """Time between two SIGKILL sweeps grows from one to the other: a stuck process costs nothing."""
@@ -40,6 +42,9 @@ class Shim:
         self.fencing = False
         self.kill_at: float | None = None
         self.sweep_s = SWEEP_FIRST_S
+        self.told: dict[int, int] = {}
+        self.remind_s = REMIND_FIRST_S
+        self.remind_at = float("inf")
         self.reaped_s = boottime_s()
         self.runs_out_at: float | None = None
 
@@ -151,8 +156,12 @@ class Shim:
                     self.cgroup.kill()
                     wake_at = now + self.sweep_s
                     self.sweep_s = min(self.sweep_s * 2, SWEEP_MOST_S)
-                elif not self.fencing:
-                    wake_at = min(wake_at, self._fence_soft())
+                else:
+                    if now >= self.remind_at:
+                        self._remind(now)
+                    wake_at = min(wake_at, self.remind_at)
+                    if not self.fencing:
+                        wake_at = min(wake_at, self._fence_soft())
             self._wait(wake_at)
 
     def _wait(self, until: float) -> None:
@@ -175,7 +184,7 @@ class Shim:
             self._end("fenced", 0.0)
         elif number == kernel.SIGUSR1:
             for pid in kernel.descendants(os.getpid()):
-                if kernel.catches(pid, kernel.SIGUSR1):
+                if kernel.reaction(pid, kernel.SIGUSR1) == "caught":
                     kernel.kill(pid, kernel.SIGUSR1)
 
     def _end(self, why: str, grace_s: float) -> None:
@@ -186,7 +195,26 @@ class Shim:
         if self.status is None and (not self.ending or why == "fenced"):
             self.ending = why
         if grace_s > 0:
-            self._signal_all(kernel.SIGTERM)
+            self.told = {pid: kernel.born(pid) for pid in kernel.descendants(os.getpid())}
+            for pid in self.told:
+                kernel.kill(pid, kernel.SIGTERM)
+            self.remind_s = REMIND_FIRST_S
+            self.remind_at = boottime_s() + self.remind_s
+
+    def _remind(self, now: float) -> None:
+        """Tell again what SIGTERM cannot have reached.
+
+        A shell's child loses a signal that comes between its fork and its exec. Whoever has no
+        handler and is still there did not get it. Processes born since are left alone: a program
+        may have started them in order to save.
+        """
+        for pid in kernel.descendants(os.getpid()):
+            known = self.told.get(pid)
+            missed = known is not None and known == kernel.born(pid)
+            if missed and kernel.reaction(pid, kernel.SIGTERM) == "default":
+                kernel.kill(pid, kernel.SIGTERM)
+        self.remind_s *= 2
+        self.remind_at = now + self.remind_s
 
     def _fence_soft(self) -> float:
         return self.renewed_s + self.fencing_s - self.margin_s
