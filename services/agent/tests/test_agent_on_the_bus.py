@@ -26,6 +26,7 @@ from whaleflux.common.ids import RandomIds
 from whaleflux.common.jetstream import JetStream
 from whaleflux.common.nats_table import NatsTable
 from whaleflux.common.streams import ConsumerSpec, ensure_streams
+from whaleflux.common.testing.servers import NatsServer, nats_server
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., AssignedMember]
@@ -34,61 +35,19 @@ EXITED = "agent.member.exited.v1"
 NODE = "agent.node.started.v1"
 
 
-class Server:
-    """A nats-server that a test may stop and start again on the same port and disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
-
-    def start(self) -> None:
-        ports = self._folder / "ports"
-        ports.mkdir(parents=True, exist_ok=True)
-        for old in ports.glob("*.ports"):
-            old.unlink()
-        self._process = subprocess.Popen(
-            [
-                Path(sys.executable).with_name("nats-server"),
-                *("-c", self._config(), "-a", "127.0.0.1", "-p", str(self.port or -1)),
-                *("-sd", self._folder / "js", "--ports_file_dir", ports),
-                *("-l", self._folder / "log"),
-            ]
-        )
-        while self.port == 0:
-            assert self._process.poll() is None
-            for path in ports.glob("*.ports"):
-                text = path.read_text()
-                if text.endswith("}"):
-                    self.port = int(json.loads(text)["nats"][0].rpartition(":")[2])
-
-    def _config(self) -> Path:
-        logins = Logins(
-            core=Login("core", "core-secret"),
-            system=Login("sys", "sys-secret"),
-            nodes={"n1": Login("node-n1", "node-secret")},
-            tenants={},
-        )
-        config = self._folder / "nats.json"
-        config.write_text(json.dumps({"jetstream": {}, **nats_accounts(logins)}))
-        return config
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
+LOGINS = Logins(
+    core=Login("core", "core-secret"),
+    system=Login("sys", "sys-secret"),
+    nodes={"n1": Login("node-n1", "node-secret")},
+    tenants={},
+)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path / "nats")
-    server.start()
-    yield server
-    server.stop()
+def server() -> Iterator[NatsServer]:
+    """A server of the test's own, with the accounts of the product."""
+    with nats_server(nats_accounts(LOGINS)) as server:
+        yield server
 
 
 class Core:
@@ -152,15 +111,15 @@ class Core:
 
 
 @pytest.fixture
-async def core(server: Server) -> AsyncIterator[Core]:
-    bus = await Bus.connect(url=server.url, user="core", password="core-secret", name="core")
+async def core(server: NatsServer) -> AsyncIterator[Core]:
+    bus = await server.connect("core", "core-secret")
     core = Core(bus)
     await core.open()
     yield core
     await bus.close()
 
 
-def settings(server: Server, tmp_path: Path, **changes: Any) -> AgentSettings:
+def settings(server: NatsServer, tmp_path: Path, **changes: Any) -> AgentSettings:
     store = tmp_path / "store"
     store.mkdir(exist_ok=True)
     return AgentSettings(
@@ -206,7 +165,7 @@ async def running(told: AgentSettings) -> AsyncIterator[AgentService]:
 
 
 @pytest.fixture
-async def agent(core: Core, server: Server, tmp_path: Path) -> AsyncIterator[AgentService]:
+async def agent(core: Core, server: NatsServer, tmp_path: Path) -> AsyncIterator[AgentService]:
     async with running(settings(server, tmp_path, members_on_stop="stop")) as agent:
         yield agent
 
@@ -255,22 +214,22 @@ async def test_a_raised_incarnation_counts_before_the_version(
 
 
 async def test_a_restarted_server_is_followed_and_nothing_is_lost(
-    agent: AgentService, core: Core, server: Server, member: Make
+    agent: AgentService, core: Core, server: NatsServer, member: Make
 ) -> None:
     await core.assign(member("sleep 0.3; exit 7"))
     await core.wait_for(STARTED)
-    server.stop()
+    server.kill()
     async with asyncio.timeout(10):
         while not agent.outbox.pending("wl_a-main-0.1.0.exited"):
             await asyncio.sleep(0.02)
-    server.start()
+    server.start_again()
     assert (await core.wait_for(EXITED)).exit_code == 7
     await core.assign(member("exit 0", run_id="wl_b"))
     await core.wait_for(EXITED, run_id="wl_b")
 
 
 async def test_nothing_starts_before_the_first_grant(
-    core: Core, server: Server, tmp_path: Path, member: Make
+    core: Core, server: NatsServer, tmp_path: Path, member: Make
 ) -> None:
     core.answer = LeaseAnswer.FROZEN
     await core.assign(member("exit 0"))
@@ -297,7 +256,7 @@ async def test_a_given_up_node_ends_its_work_and_comes_back_clean(
 
 
 async def test_an_agent_goes_on_from_its_disk_while_the_bus_is_silent(
-    core: Core, server: Server, tmp_path: Path, member: Make
+    core: Core, server: NatsServer, tmp_path: Path, member: Make
 ) -> None:
     told = settings(server, tmp_path)
     async with running(told):
@@ -312,7 +271,9 @@ async def test_an_agent_goes_on_from_its_disk_while_the_bus_is_silent(
         assert (await core.wait_for(EXITED)).kind is ExitKind.STOPPED
 
 
-async def test_one_node_has_one_agent(agent: AgentService, server: Server, tmp_path: Path) -> None:
+async def test_one_node_has_one_agent(
+    agent: AgentService, server: NatsServer, tmp_path: Path
+) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with running(settings(server, tmp_path)):
             pass
@@ -320,7 +281,7 @@ async def test_one_node_has_one_agent(agent: AgentService, server: Server, tmp_p
 
 
 async def test_a_clean_stop_may_end_the_members(
-    core: Core, server: Server, tmp_path: Path, member: Make
+    core: Core, server: NatsServer, tmp_path: Path, member: Make
 ) -> None:
     async with running(settings(server, tmp_path, members_on_stop="stop")):
         await core.assign(member("exec sleep 100"))
@@ -351,7 +312,7 @@ def process(told: AgentSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def test_a_killed_agent_leaves_its_members_to_the_next_which_reads_their_ends(
-    core: Core, server: Server, tmp_path: Path, member: Make
+    core: Core, server: NatsServer, tmp_path: Path, member: Make
 ) -> None:
     told = settings(server, tmp_path)
     go, starts = tmp_path / "go", tmp_path / "starts"
@@ -378,7 +339,7 @@ async def test_a_killed_agent_leaves_its_members_to_the_next_which_reads_their_e
     assert sorted(types) == [EXITED, EXITED, STARTED, STARTED]
 
 
-async def test_the_node_answers_how_it_is(core: Core, server: Server, tmp_path: Path) -> None:
+async def test_the_node_answers_how_it_is(core: Core, server: NatsServer, tmp_path: Path) -> None:
     with process(settings(server, tmp_path)):
         await core.wait_for(NODE)
         async with asyncio.timeout(20):

@@ -31,4 +31,4 @@ async def serve(runtime: Runtime) -> None:
 
 def main() -> None:
     """Run until told to stop."""
-    run("agent", serve, AgentSettings())
+    run("agent", serve, AgentSettings())  # pyright: ignore[reportCallIssue]  # from the environment
