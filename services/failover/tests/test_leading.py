@@ -7,7 +7,8 @@ from typing import Any
 
 from whaleflux.common.bus import BusMessage
 from whaleflux.common.contracts.failover import (
-    FailoverEvent,
+    FailoverRecord,
+    LeaderElected,
     LeaseAnswer,
     LeaseReply,
     LeaseRequest,
@@ -15,6 +16,7 @@ from whaleflux.common.contracts.failover import (
     NodeFenced,
 )
 from whaleflux.common.errors import Unavailable
+from whaleflux.common.ids import RandomIds
 from whaleflux.common.log import Conflict, Recorded
 from whaleflux.common.testing.loop import run_virtual
 from whaleflux.failover.shell.service import Service
@@ -35,18 +37,22 @@ class FaultyLog:
     """A log in memory whose writes and reads can fail, hang, or land without an answer."""
 
     def __init__(self) -> None:
-        self.events: list[FailoverEvent] = []
+        self.events: list[FailoverRecord] = []
         self.writing = "works"
         self.reading = "works"
 
     async def append(
         self,
-        events: Sequence[FailoverEvent],
+        events: Sequence[FailoverRecord],
         *,
         expected_seq: int,
         trace: Mapping[str, str] | None = None,
     ) -> int:
         if self.writing == "hangs":
+            await asyncio.sleep(3600)
+        if self.writing == "lands late":
+            self.writing = "works"
+            asyncio.get_running_loop().call_later(6.0, self._land, list(events), expected_seq)
             await asyncio.sleep(3600)
         if self.writing == "fails":
             raise Unavailable("no answer")
@@ -57,7 +63,11 @@ class FaultyLog:
             raise Unavailable("no answer")
         return len(self.events)
 
-    async def read(self, *, after_seq: int) -> Sequence[Recorded[FailoverEvent]]:
+    def _land(self, events: list[FailoverRecord], expected_seq: int) -> None:
+        if expected_seq == len(self.events):
+            self.events += events
+
+    async def read(self, *, after_seq: int) -> Sequence[Recorded[FailoverRecord]]:
         if self.reading == "fails":
             raise Unavailable("no answer")
         return [Recorded(i, e) for i, e in enumerate(self.events, 1) if i > after_seq]
@@ -116,7 +126,9 @@ class World:
 
     def __init__(self, log: FaultyLog | None = None) -> None:
         self.log, self.wire, self.lease = log or FaultyLog(), Wire(), Leader()
-        self.service = Service(log=self.log, lease=self.lease, bus=self.wire, clock=LoopClock())
+        self.service = Service(
+            log=self.log, lease=self.lease, bus=self.wire, clock=LoopClock(), ids=RandomIds()
+        )
         self._asked = 0
 
     async def ask(
@@ -150,6 +162,7 @@ class World:
         return [
             f"fenced {e.fencing.value}" if isinstance(e, NodeFenced) else e.type.split(".")[2]
             for e in self.log.events
+            if not isinstance(e, LeaderElected)
         ]
 
 
@@ -225,9 +238,9 @@ def test_time_spent_frozen_does_not_count_against_a_node() -> None:
         await asyncio.sleep(300)
         assert world.service.frozen
         world.log.writing = world.log.reading = "works"
-        began = len(world.log.events)
+        began = len(world.names())
         await asyncio.sleep(10)
-        assert len(world.log.events) == began
+        assert len(world.names()) == began
         await asyncio.sleep(2)
         assert world.names()[began:] == ["lost"]
         await asyncio.sleep(12)
@@ -342,3 +355,50 @@ def test_a_lease_that_ends_during_an_append_takes_the_answer_with_it() -> None:
         assert await asking is None
 
     play(story)
+
+
+def test_a_write_that_lands_after_it_was_given_up_is_refused() -> None:
+    async def story(world: World) -> None:
+        await world.ask("n0")
+        world.log.writing = "lands late"
+        await asyncio.sleep(14)
+        assert world.log.writing == "works"
+        assert await world.renew_for(20, "n0") == {LeaseAnswer.GRANTED}
+
+    assert play(story).names() == ["admitted"]
+
+
+def test_a_node_that_was_silent_hears_nothing_that_keeps_its_members_alive_while_frozen() -> None:
+    async def story(world: World) -> None:
+        for node in ("live", "silent"):
+            await world.ask(node)
+        assert await world.renew_for(12, "live") == {LeaseAnswer.GRANTED}
+        world.log.writing = world.log.reading = "fails"
+        assert await world.ask("new") is LeaseAnswer.FROZEN
+        assert await world.ask("live") is LeaseAnswer.FROZEN
+        assert await world.ask("silent") is None
+
+    play(story)
+
+
+def test_a_leader_that_slept_through_an_election_changes_nothing_when_it_wakes() -> None:
+    async def story(second: World) -> None:
+        assert await second.renew_for(30, "n0") == {LeaseAnswer.GRANTED}
+        # It looked at its lease just before it fell asleep, so it goes on where it was.
+        await first.service.serve([])
+        assert first.service.frozen
+        assert await second.renew_for(5, "n0") == {LeaseAnswer.GRANTED}
+
+    first = World()
+
+    async def earlier() -> None:
+        first.lease.held = True
+        assert await first.service.thaw()
+        first.wire.handlers.append(first.service.hear)
+        asking = asyncio.ensure_future(first.ask("n0"))
+        await asyncio.sleep(0.01)
+        await first.service.serve(first.service._waiting())
+        assert await asking is LeaseAnswer.GRANTED
+
+    run_virtual(earlier)
+    assert play(story, first.log).names() == ["admitted"]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from whaleflux.common.contracts.failover import (
     LOST_AFTER_S,
     FailoverEvent,
+    FailoverRecord,
+    LeaderElected,
     LeaseAnswer,
     NodeAdmitted,
     NodeFenced,
@@ -18,7 +20,7 @@ from whaleflux.common.contracts.failover import (
     NodeReturned,
 )
 from whaleflux.common.contracts.workload import FENCING_S, SELF_FENCE_MARGIN_S, Fencing
-from whaleflux.failover.core.command import RenewLease, Sweep, Thought
+from whaleflux.failover.core.command import Elect, RenewLease, Sweep, Thought
 from whaleflux.failover.core.decide import answer, decide
 from whaleflux.failover.core.evolve import evolve
 from whaleflux.failover.core.state import FencedFast, FencedPatient, Live, Lost, NodeState, State
@@ -33,35 +35,57 @@ class Controller:
 
     at_s: float = 1000.0
     state: State = field(default_factory=State)
-    watch: Watch = field(default_factory=Watch)
+    watch: Watch = field(default_factory=lambda: Watch(""))
+    older: list[Watch] = field(default_factory=list)
     log: list[tuple[float, FailoverEvent]] = field(default_factory=list)
+    records: list[FailoverRecord] = field(default_factory=list)
 
-    def think(self, command: Thought) -> list[FailoverEvent]:
-        events = decide(self.state, command, START + timedelta(seconds=self.at_s))
+    def think(self, command: Thought) -> list[FailoverRecord]:
+        events = list(decide(self.state, command, START + timedelta(seconds=self.at_s)))
         for event in events:
-            self.log.append((self.at_s, event))
-            evolve(self.state, event, len(self.log))
+            self.records.append(event)
+            if not isinstance(event, LeaderElected):
+                self.log.append((self.at_s, event))
+            evolve(self.state, event, len(self.records))
         return events
 
     def renew(self, node: str, *, boot: str = "b0", clean: bool = False) -> LeaseAnswer:
         silent_s = self.watch.silence_s(node, self.at_s)
         self.think(
-            RenewLease(node_id=node, boot_id=boot, agent_id="a", clean=clean, silent_s=silent_s)
+            RenewLease(
+                node_id=node,
+                boot_id=boot,
+                agent_id="a",
+                clean=clean,
+                term=self.watch.term,
+                silent_s=silent_s,
+            )
         )
         verdict = answer(self.state, node_id=node, boot_id=boot)
         if verdict is LeaseAnswer.GRANTED:
             self.watch.renewed(node, self.at_s)
         return verdict
 
-    def sweep(self) -> list[FailoverEvent]:
+    def sweep(self) -> list[FailoverRecord]:
         return [e for sweep in self.watch.sweeps(self.state, self.at_s) for e in self.think(sweep)]
 
     def take_over(self) -> None:
         """Another leader, which knows only the log."""
-        self.state, self.watch = State(), Watch()
-        for seq, (_, event) in enumerate(self.log, 1):
+        self.older.append(self.watch)
+        self.state, self.watch = State(), Watch(f"term-{len(self.older)}")
+        for seq, event in enumerate(self.records, 1):
             evolve(self.state, event, seq)
+        self.think(Elect(self.watch.term))
         self.watch.restart(self.state, self.at_s)
+
+    def wake_older(self) -> list[FailoverRecord]:
+        """A leader of before wakes up, reads on and decides by its own old clocks."""
+        return [
+            event
+            for watch in self.older
+            for sweep in watch.sweeps(self.state, self.at_s)
+            for event in self.think(sweep)
+        ]
 
     def wait(self, seconds: float, *, renewing: tuple[str, ...] = ()) -> list[str]:
         """Let time pass in steps of a second; return the types of what happened."""
@@ -144,7 +168,7 @@ def test_a_restarted_agent_on_the_same_boot_keeps_its_members() -> None:
     controller = Controller()
     controller.renew("n0")
     controller.at_s += 4
-    controller.think(RenewLease("n0", "b0", "another agent", clean=False, silent_s=4))
+    controller.think(RenewLease("n0", "b0", "another agent", clean=False, term="", silent_s=4))
     assert answer(controller.state, node_id="n0", boot_id="b0") is LeaseAnswer.GRANTED
     assert controller.kinds("n0") == ["admitted"]
 
@@ -212,6 +236,30 @@ def test_a_new_leader_gives_every_node_the_full_time_again() -> None:
     assert controller.wait(1) == ["fenced fast"]
 
 
+def test_a_leader_that_slept_cannot_fence_the_nodes_of_its_successor() -> None:
+    controller = Controller()
+    controller.renew("n0")
+    controller.at_s += 16
+    controller.take_over()
+    controller.wait(60, renewing=("n0",))
+    assert controller.wake_older() == []
+    assert controller.kinds("n0") == ["admitted"]
+
+
+def test_only_a_node_that_was_live_may_run_on_while_the_log_cannot_be_written() -> None:
+    controller = Controller()
+    for node in ("live", "silent"):
+        controller.renew(node)
+    controller.wait(12, renewing=("live",))
+    may = controller.watch.may_run_on
+    assert [may(n, controller.at_s) for n in ("live", "silent", "new")] == [True, False, True]
+    controller.take_over()
+    may = controller.watch.may_run_on
+    assert [may(n, controller.at_s) for n in ("live", "silent", "new")] == [True, False, True]
+    controller.renew("silent")
+    assert may("silent", controller.at_s)
+
+
 def test_most_nodes_silent_at_once_are_lost_but_not_fenced_for_a_minute() -> None:
     controller = Controller()
     names = [f"n{i}" for i in range(5)]
@@ -262,7 +310,7 @@ def test_a_sweep_never_makes_more_events_than_one_append_takes() -> None:
     sweeps = controller.watch.sweeps(controller.state, controller.at_s)
     assert sum(len(s.silences_s) for s in sweeps) == 1000
     for sweep in sweeps:
-        unheld = Sweep(sweep.silences_s, holding=False)
+        unheld = Sweep("", sweep.silences_s, holding=False)
         assert len(decide(controller.state, unheld, START)) <= 500
 
 
@@ -275,6 +323,7 @@ STEPS = st.one_of(
     st.tuples(st.just("wait"), SECONDS),
     st.tuples(st.just("watch"), SECONDS),
     st.tuples(st.just("take_over"), st.none()),
+    st.tuples(st.just("wake_older"), st.none()),
     st.tuples(st.just("renew"), ONE_NODE),
     st.tuples(st.just("renew_clean"), ONE_NODE),
     st.tuples(st.just("reboot"), ONE_NODE),
@@ -300,6 +349,8 @@ def test_no_fence_is_announced_before_every_member_must_be_dead(
                 controller.sweep()
         elif kind == "take_over":
             controller.take_over()
+        elif kind == "wake_older":
+            controller.wake_older()
         else:
             node = str(argument)
             boots[node] += kind == "reboot"
@@ -372,12 +423,16 @@ def test_every_event_is_folded_in_every_state(
         assert state.incidents == 4
 
 
-COMMANDS: tuple[Thought, ...] = tuple(
-    RenewLease("n0", boot, "a", clean=clean, silent_s=silent_s)
-    for boot, clean, silent_s in product(("b0", "b1"), (False, True), (0.0, 4.0, 500.0))
-) + tuple(
-    Sweep({"n0": silent_s}, holding=holding)
-    for silent_s, holding in product((0.0, 9.9, 10.0, 25.0, 305.0), (False, True))
+COMMANDS: tuple[Thought, ...] = (
+    Elect("t1"),
+    *(
+        RenewLease("n0", boot, "a", clean=clean, term="", silent_s=silent_s)
+        for boot, clean, silent_s in product(("b0", "b1"), (False, True), (0.0, 4.0, 500.0))
+    ),
+    *(
+        Sweep("", {"n0": silent_s}, holding=holding)
+        for silent_s, holding in product((0.0, 9.9, 10.0, 25.0, 305.0), (False, True))
+    ),
 )
 
 
@@ -394,5 +449,5 @@ def test_no_command_asks_for_anything_twice(before: NodeState | None, command: T
 
 def test_deciding_leaves_the_state_alone() -> None:
     state = State(nodes={"n0": Live("b0", 0)})
-    decide(state, Sweep({"n0": 400.0}, holding=False), START)
+    decide(state, Sweep("", {"n0": 400.0}, holding=False), START)
     assert state == State(nodes={"n0": Live("b0", 0)})

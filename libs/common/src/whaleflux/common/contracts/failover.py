@@ -80,7 +80,24 @@ class NodeReturned(Event):
     boot_id: str
 
 
+class LeaderElected(Event):
+    """Another failover process decides from here on; concerns nobody but failover.
+
+    It moves the log's sequence, so that whatever its predecessor still had to say is refused.
+    """
+
+    type: Literal["failover.leader.elected.v1"] = "failover.leader.elected.v1"
+    term: str
+    """Drawn anew each time a process begins to lead."""
+
+
 FailoverEvent: TypeAlias = NodeAdmitted | NodeLost | NodeFenced | NodeReturned
 read_failover_event: Reader[FailoverEvent] = Reader(
     Annotated[FailoverEvent, Field(discriminator="type")]
+)
+
+FailoverRecord: TypeAlias = FailoverEvent | LeaderElected
+"""Everything in `EVT_FAILOVER`; other services read `FailoverEvent`."""
+read_failover_record: Reader[FailoverRecord] = Reader(
+    Annotated[FailoverRecord, Field(discriminator="type")]
 )

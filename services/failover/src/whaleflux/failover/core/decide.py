@@ -1,5 +1,6 @@
 """Which facts follow from a renewal or from silence, and what a renewing node is told."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import assert_never
 
@@ -7,13 +8,15 @@ from whaleflux.common.contracts.failover import (
     LOST_AFTER_S,
     SUSPECT_AFTER_S,
     FailoverEvent,
+    FailoverRecord,
+    LeaderElected,
     LeaseAnswer,
     NodeAdmitted,
     NodeFenced,
     NodeLost,
     NodeReturned,
 )
-from whaleflux.failover.core.command import RenewLease, Sweep, Thought
+from whaleflux.failover.core.command import Elect, RenewLease, Sweep, Thought
 from whaleflux.failover.core.state import (
     FENCED_AFTER_S,
     FencedFast,
@@ -26,8 +29,16 @@ from whaleflux.failover.core.state import (
 )
 
 
-def decide(state: State, command: Thought, now: datetime) -> list[FailoverEvent]:
-    """Return the facts that follow from *command*; none when nothing changes."""
+def decide(state: State, command: Thought, now: datetime) -> Sequence[FailoverRecord]:
+    """Return the facts that follow from *command*; none when nothing changes.
+
+    What a leader heard or counted before another was elected has no consequences: a process that
+    slept must not fence the nodes that its successor grants.
+    """
+    if isinstance(command, Elect):
+        return [] if state.term == command.term else [LeaderElected(at=now, term=command.term)]
+    if command.term != state.term:
+        return []
     match command:
         case RenewLease():
             return _renew(state, command, now)

@@ -4,6 +4,8 @@ from typing import assert_never
 
 from whaleflux.common.contracts.failover import (
     FailoverEvent,
+    FailoverRecord,
+    LeaderElected,
     NodeAdmitted,
     NodeFenced,
     NodeLost,
@@ -13,8 +15,11 @@ from whaleflux.common.contracts.workload import Fencing
 from whaleflux.failover.core.state import FencedFast, FencedPatient, Live, Lost, NodeState, State
 
 
-def evolve(state: State, event: FailoverEvent, seq: int) -> None:
+def evolve(state: State, event: FailoverRecord, seq: int) -> None:
     """Change *state* by one event of the log; never refuse."""
+    if isinstance(event, LeaderElected):
+        state.term = event.term
+        return
     before = state.nodes.get(event.node_id)
     state.nodes[event.node_id] = _next(before, event)
     if not isinstance(event, NodeAdmitted):

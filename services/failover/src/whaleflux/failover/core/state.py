@@ -50,10 +50,12 @@ NodeState: TypeAlias = Live | Lost | FencedFast | FencedPatient
 
 @dataclass(slots=True)
 class State:
-    """All nodes that were ever admitted, and the last incident number given out."""
+    """All nodes that were ever admitted, the last incident number, and who leads."""
 
     nodes: dict[str, NodeState] = field(default_factory=dict)
     incidents: int = 0
+    term: str = ""
+    """Of the leader that may decide."""
 
 
 def unfenced(node: NodeState) -> tuple[Fencing, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from whaleflux.common.contracts.failover import LOST_AFTER_S
 from whaleflux.failover.core.command import Sweep
-from whaleflux.failover.core.state import FencedPatient, State
+from whaleflux.failover.core.state import FencedPatient, Live, State
 
 OUTAGE_NODES_MIN = 4
 """With fewer nodes, losing most of them at once is an ordinary fault."""
@@ -34,10 +34,13 @@ class Hold:
 
 
 class Watch:
-    """The clocks of one leader; all times are its own boottime in seconds."""
+    """The clocks of one term; all times are the leader's own boottime in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, term: str) -> None:
+        """Wait for `restart`; *term* is that of the leader."""
+        self.term = term
         self._renewed_at_s: dict[str, float] = {}
+        self._live: set[str] = set()
         self._hold: Hold | None = None
         self._excused: frozenset[str] = frozenset()
 
@@ -49,12 +52,24 @@ class Watch:
     def restart(self, state: State, at_s: float) -> None:
         """Give every node of *state* the full time again."""
         self._renewed_at_s = dict.fromkeys(state.nodes, at_s)
+        self._live = {node_id for node_id, node in state.nodes.items() if isinstance(node, Live)}
         self._hold = None
         self._excused = frozenset()
 
     def renewed(self, node_id: str, at_s: float) -> None:
         """Note that *node_id* was granted a renewal."""
         self._renewed_at_s[node_id] = at_s
+        self._live.add(node_id)
+
+    def may_run_on(self, node_id: str, frozen_at_s: float) -> bool:
+        """Return whether a node may be told `frozen` when writing failed at *frozen_at_s*.
+
+        Of a node that was silent by then, a fact may be on its way to the log that lets its work
+        start elsewhere; it must not hear anything that keeps its members alive.
+        """
+        if node_id not in self._renewed_at_s:
+            return True
+        return node_id in self._live and self.silence_s(node_id, frozen_at_s) < LOST_AFTER_S
 
     def silence_s(self, node_id: str, at_s: float) -> float:
         """Return the seconds since the last granted renewal; 0 for a node without one."""
@@ -69,6 +84,7 @@ class Watch:
         self._judge_outage(len(watched), frozenset(silent), at_s)
         return [
             Sweep(
+                self.term,
                 {n: self.silence_s(n, at_s) for n in silent[start : start + SWEEP_NODES_MAX]},
                 holding=self.holding,
             )

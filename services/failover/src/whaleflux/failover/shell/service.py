@@ -1,8 +1,12 @@
 """The loop of the leader: hear renewals, decide, append, evolve, answer.
 
-Nodes are answered from facts that are in the log. While the log cannot be written, every node is
-told `frozen` and runs on; none of that time counts against a node. Whoever does not hold the
-leader lease does not answer at all, so that no node takes an old leader's word for the new one's.
+Nodes are answered from facts that are in the log. While the log cannot be written, every node
+that was live is told `frozen` and runs on; none of that time counts against a node. Whoever does
+not hold the leader lease does not answer at all, so that no node takes an old leader's word for
+the new one's.
+
+Every term begins with a fact of its own in the log, also after a spell in which writes failed. It
+refuses whatever was still on its way, and what an earlier leader decides after a long sleep.
 """
 
 import asyncio
@@ -17,15 +21,16 @@ from whaleflux.common.bus import BusMessage
 from whaleflux.common.clock import Clock
 from whaleflux.common.contracts import subjects
 from whaleflux.common.contracts.failover import (
-    FailoverEvent,
+    FailoverRecord,
     LeaseAnswer,
     LeaseReply,
     LeaseRequest,
 )
 from whaleflux.common.decider import Decider, Snapshots
 from whaleflux.common.errors import Unavailable
+from whaleflux.common.ids import Ids
 from whaleflux.common.log import Log
-from whaleflux.failover.core.command import RenewLease, Thought
+from whaleflux.failover.core.command import Elect, RenewLease, Thought
 from whaleflux.failover.core.decide import answer, decide, incident_of
 from whaleflux.failover.core.evolve import evolve
 from whaleflux.failover.core.state import State
@@ -90,14 +95,19 @@ class Service:
     def __init__(
         self,
         *,
-        log: Log[FailoverEvent],
+        log: Log[FailoverRecord],
         lease: Leads,
         bus: Speaks,
         clock: Clock,
+        ids: Ids,
         snapshots: Snapshots[State] | None = None,
+        on_change: Callable[[bool, str], None] | None = None,
     ) -> None:
-        """Wire the core to its log, its leader lease and the bus."""
-        self._decider: Decider[State, Thought, FailoverEvent] = Decider(
+        """Wire the core to its log, its leader lease and the bus.
+
+        *on_change* is told whether the log can be written, and why not.
+        """
+        self._decider: Decider[State, Thought, FailoverRecord] = Decider(
             log=log,
             clock=clock,
             new_state=State,
@@ -108,9 +118,12 @@ class Service:
         self._lease = lease
         self._bus = bus
         self._clock = clock
-        self._watch = Watch()
+        self._ids = ids
+        self._on_change = on_change
+        self._watch = Watch("")
         self._heard: asyncio.Queue[Heard] = asyncio.Queue(maxsize=HEARD_MAX)
         self._frozen = True
+        self._frozen_at_s = 0.0
         self._sweep_at_s = 0.0
 
     @property
@@ -137,18 +150,17 @@ class Service:
             _log.warning("leader lease lost")
 
     async def lead(self) -> None:
-        """Answer and judge until cancelled, from `frozen` until the log has been read."""
-        self._freeze("the log has not been read yet")
+        """Answer and judge until cancelled, as soon as a term has begun."""
+        self._freeze("no term has begun yet")
         # A renewal from an earlier term may say `clean` of a node that has long had new members.
         self._waiting()
+        await self._until_thawed()
         subject = subjects.question("failover", QUESTION, of="*")
         unsubscribe = await self._bus.subscribe(subject, self.hear)
         try:
             while True:
-                if self._frozen and not await self.thaw():
-                    await asyncio.sleep(FROZEN_RETRY_S)
-                    continue
                 await self.serve(await self._gather())
+                await self._until_thawed()
         finally:
             self._frozen = True
             await unsubscribe()
@@ -170,7 +182,7 @@ class Service:
             return
         heard = Heard(request, message.reply)
         if self._frozen:
-            await self._reply(heard, LeaseAnswer.FROZEN)
+            await self._reply_frozen(heard)
             return
         try:
             self._heard.put_nowait(heard)
@@ -178,27 +190,43 @@ class Service:
             metrics.RENEWALS.labels("dropped").inc()
 
     async def thaw(self) -> bool:
-        """Read the log and start every node's clock anew; return whether that worked."""
+        """Begin a term: read the log, write to it, start every node's clock anew."""
+        if not self._lease.held:
+            return False
+        term = self._ids.new("term")
         try:
             async with asyncio.timeout(RESTORE_WITHIN_S):
                 await self._decider.restore()
+            if not self._lease.held:
+                return False
+            async with asyncio.timeout(APPEND_WITHIN_S):
+                await self._decider.cycle([Elect(term)])
         except (Unavailable, TimeoutError) as error:
-            _log.warning("log unavailable", extra={"reason": str(error)})
+            _log.info("log unavailable", extra={"reason": str(error) or "no answer in time"})
             return False
+        self._watch = Watch(term)
         self._watch.restart(self.state, self._clock.boottime_s())
         self._frozen = False
         metrics.FROZEN.set(0)
+        self._tell(ok=True, detail="")
         _log.info("answering", extra={"nodes": len(self.state.nodes)})
         return True
+
+    async def _until_thawed(self) -> None:
+        while self._frozen and not await self.thaw():
+            await asyncio.sleep(FROZEN_RETRY_S)
 
     async def serve(self, heard: Sequence[Heard]) -> None:
         """Decide one batch, with a look at the silent nodes when it is due, and answer it."""
         commands: list[Thought] = [self._renewal(item.request) for item in heard]
+        if not self._lease.held:
+            self._freeze("the leader lease is not held")
+            return
         if self._clock.boottime_s() >= self._sweep_at_s:
             commands += self._sweep()
         if not await self._decide(commands):
             for item in [*heard, *self._waiting()]:
-                await self._reply(item, LeaseAnswer.FROZEN)
+                await self._reply_frozen(item)
             return
         for item in heard:
             request = item.request
@@ -214,6 +242,7 @@ class Service:
             boot_id=request.boot_id,
             agent_id=request.agent_id,
             clean=request.clean,
+            term=self._watch.term,
             silent_s=self._watch.silence_s(request.node_id, self._clock.boottime_s()),
         )
 
@@ -240,6 +269,9 @@ class Service:
         except TimeoutError:
             self._freeze(f"no answer in {APPEND_WITHIN_S:.0f} s")
             return False
+        if self.state.term != self._watch.term:
+            self._freeze("another leader was elected")
+            return False
         for _seq, event in written:
             metrics.EVENTS.labels(event.type).inc()
             _log.info("node judged", extra=event.model_dump(mode="json", exclude={"at"}))
@@ -248,8 +280,14 @@ class Service:
     def _freeze(self, reason: str) -> None:
         # What was evolved but not written must not be answered from; `thaw` reads the log anew.
         self._frozen = True
+        self._frozen_at_s = self._clock.boottime_s()
         metrics.FROZEN.set(1)
+        self._tell(ok=False, detail=reason)
         _log.warning("frozen", extra={"reason": reason})
+
+    def _tell(self, *, ok: bool, detail: str) -> None:
+        if self._on_change is not None:
+            self._on_change(ok, detail)
 
     async def _gather(self) -> list[Heard]:
         """Wait for renewals, but not past the next look at the silent nodes."""
@@ -266,6 +304,10 @@ class Service:
         while len(taken) < limit and not self._heard.empty():
             taken.append(self._heard.get_nowait())
         return taken
+
+    async def _reply_frozen(self, heard: Heard) -> None:
+        if self._watch.may_run_on(heard.request.node_id, self._frozen_at_s):
+            await self._reply(heard, LeaseAnswer.FROZEN)
 
     async def _reply(self, heard: Heard, verdict: LeaseAnswer) -> None:
         if not self._lease.held or not heard.reply:
