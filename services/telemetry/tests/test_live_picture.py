@@ -41,6 +41,9 @@ class Kept:
             raise Unavailable("the cache is down")
         self.readings += readings
 
+    def forget(self, now_s: float) -> None:
+        pass
+
 
 class World:
     def __init__(self) -> None:

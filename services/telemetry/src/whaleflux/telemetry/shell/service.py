@@ -38,6 +38,10 @@ class Ring(Protocol):
         """
         ...
 
+    def forget(self, now_s: float) -> None:
+        """Let go of what is older than anything still kept."""
+        ...
+
 
 class Service:
     """One telemetry process."""
@@ -99,6 +103,7 @@ class Service:
             if loop.time() >= forget_at_s:
                 forget_at_s = loop.time() + SWEEP_EVERY_S
                 self.live.forget_stale(self._clock.boottime_s())
+                self._ring.forget(self._clock.boottime_s())
 
     async def gpus(self, message: BusMessage) -> bytes:
         """Answer `wf.qry.telemetry.gpus`: `{"items": [...], "next": null}`.
