@@ -1,0 +1,85 @@
+"""Uploads into the pool's store, by content: what is there already is not written again."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from whaleflux.common.contracts.assignment import blob_file
+from whaleflux.common.errors import Refused, Unavailable
+from whaleflux.gateway.shell.settings import BLOB_BYTES_MAX
+
+
+class Blobs:
+    """Archives in one store."""
+
+    def __init__(self, root: str | None) -> None:
+        """Keep archives below *root*; None when this gateway reaches no store."""
+        self._root = None if root is None else Path(root)
+
+    def exists(self, sha256: str) -> bool:
+        """Return whether the archive is there, whole."""
+        return self._path(sha256).exists()
+
+    async def put(self, sha256: str, chunks: AsyncIterator[bytes]) -> int:
+        """Write an archive and return its size in bytes.
+
+        Raises:
+            Refused: It is too large, or not what its hash says.
+            Unavailable: The store cannot be written.
+
+        """
+        path = self._path(sha256)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".upload-")
+        except OSError as error:
+            raise _unwritable(error) from error
+        try:
+            with os.fdopen(handle, "wb") as file:
+                size, digest = await _copy(chunks, file.write)
+                file.flush()
+                os.fsync(file.fileno())
+            if digest != sha256:
+                raise Refused(
+                    f"The body's SHA-256 is {digest}, not {sha256}: it was changed on the way.",
+                    code="wrong_hash",
+                )
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except OSError as error:
+            raise _unwritable(error) from error
+        finally:
+            Path(name).unlink(missing_ok=True)
+        return size
+
+    def _path(self, sha256: str) -> Path:
+        if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
+            raise Refused(
+                "A blob is named by its SHA-256: 64 lower-case hexadecimal digits.",
+                code="invalid_request",
+            )
+        if self._root is None:
+            raise Unavailable("This gateway has no store 'default'.", code="no_store")
+        return self._root / blob_file(sha256)
+
+
+async def _copy(chunks: AsyncIterator[bytes], write: Callable[[bytes], int]) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > BLOB_BYTES_MAX:
+            raise Refused(
+                f"An archive may have {BLOB_BYTES_MAX // (1 << 20)} MiB at most; keep larger "
+                "data in the store and name it by file_mounts.",
+                code="too_large",
+            )
+        digest.update(chunk)
+        write(chunk)
+    return size, digest.hexdigest()
+
+
+def _unwritable(error: OSError) -> Unavailable:
+    return Unavailable(f"The store cannot be written: {error.strerror}.", code="store")

@@ -1,0 +1,103 @@
+"""Members' logs: from the agent that has them, else the tail that was kept in the store."""
+
+from pathlib import Path
+from typing import Any
+
+from whaleflux.common.bus import Bus
+from whaleflux.common.contracts import subjects
+from whaleflux.common.contracts.agent import LogReply, LogRequest
+from whaleflux.common.contracts.assignment import log_file
+from whaleflux.common.errors import Refused, Unavailable
+from whaleflux.gateway.core.view import Document
+from whaleflux.gateway.shell.settings import AGENT_TIMEOUT_S
+
+PIECE_BYTES_MAX = 262_144
+
+
+class Logs:
+    """Reads logs by byte cursor."""
+
+    def __init__(self, bus: Bus, store: str | None) -> None:
+        """Ask agents over *bus*; *store* is the root of the pool's store."""
+        self._bus = bus
+        self._store = None if store is None else Path(store)
+
+    async def read(self, run: Document, *, attempt: int, rank: int, offset: int) -> dict[str, Any]:
+        """Return a piece of the log of one member, as the API shows it.
+
+        Raises:
+            Refused: There was no such member.
+            Unavailable: Neither its agent nor the store can be read now.
+
+        """
+        node_id = _node_of(run, attempt, rank)
+        answer: LogReply | None = None
+        reason = ""
+        if node_id is not None:
+            try:
+                answer = await self._ask(node_id, run["id"], attempt, rank, offset)
+            except Unavailable as error:
+                reason = error.message
+        if answer is not None and answer.found:
+            return {"offset": offset, **answer.model_dump()}
+        kept = self._kept(run["id"], attempt, rank, offset)
+        if kept is not None:
+            return kept
+        if reason:
+            raise Unavailable(
+                f"The agent of {node_id} does not answer and no log was kept: {reason}",
+                code="log_unavailable",
+            )
+        return {"found": False, "offset": offset, "text": "", "next_offset": offset, "ended": False}
+
+    async def _ask(
+        self, node_id: str, run_id: str, attempt: int, rank: int, offset: int
+    ) -> LogReply:
+        request = LogRequest(run_id=run_id, attempt=attempt, rank=rank, offset=offset)
+        answer = await self._bus.request(
+            subjects.agent_question(node_id, "logs"),
+            request.model_dump_json().encode(),
+            timeout_s=AGENT_TIMEOUT_S,
+        )
+        return LogReply.model_validate_json(answer.body)
+
+    def _kept(self, run_id: str, attempt: int, rank: int, offset: int) -> dict[str, Any] | None:
+        if self._store is None:
+            return None
+        try:
+            with (self._store / log_file(run_id, attempt, rank)).open("rb") as file:
+                file.seek(offset)
+                raw = file.read(PIECE_BYTES_MAX)
+                more = bool(file.read(1))
+        except OSError:
+            return None
+        return {
+            "found": True,
+            "offset": offset,
+            "text": raw.decode(errors="replace"),
+            "next_offset": offset + len(raw),
+            "ended": not more,
+        }
+
+
+def _node_of(run: Document, attempt: int, rank: int) -> str | None:
+    if attempt == run["attempt"]:
+        members = run["members"]
+    else:
+        ended = [a for a in run["attempts"] if a["attempt"] == attempt]
+        if not ended:
+            raise Refused(
+                f"Run {run['id']} has no attempt {attempt}; the newest is {run['attempt']}.",
+                code="not_found",
+            )
+        members = ended[0]["members"]
+    if not members:
+        return None
+    for member in members:
+        if member["rank"] == rank:
+            node: str = member["node_id"]
+            return node
+    raise Refused(
+        f"Attempt {attempt} of {run['id']} has ranks 0 to {len(members) - 1}, not {rank}.",
+        code="not_found",
+    )

@@ -1,0 +1,99 @@
+"""`/v1/events`: what happens, as server-sent events that resume by cursor."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
+
+from whaleflux.common.errors import Refused
+from whaleflux.gateway.core.access import Permission
+from whaleflux.gateway.shell.feed import Feed, FeedEvent, TooOld
+from whaleflux.gateway.shell.gate import Gated
+from whaleflux.gateway.shell.problems import Problem
+from whaleflux.gateway.shell.settings import HEARTBEAT_S
+
+RETRY_MS = 1_000
+
+router = APIRouter(
+    prefix="/v1",
+    tags=["events"],
+    responses={code: {"model": Problem} for code in (401, 403, 422)},
+)
+
+
+@router.get(
+    "/events",
+    operation_id="streamEvents",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {}}, "description": "CloudEvents, one a frame"}
+    },
+)
+async def stream(
+    caller: Gated,
+    since: Annotated[int | None, Query(ge=0, description="cursor; absent: from now on")] = None,
+    types: Annotated[str | None, Query(description="`run.placed,workload.*`")] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> StreamingResponse:
+    """Stream the tenant's events; `Last-Event-ID` or `since` resumes without a gap."""
+    caller.need(Permission.READ)
+    cursor = since
+    if last_event_id:
+        if not last_event_id.isdigit():
+            raise Refused(
+                "Last-Event-ID is the number of the last event seen.", code="invalid_request"
+            )
+        cursor = int(last_event_id)
+    wanted = tuple(t.strip() for t in types.split(",")) if types else ()
+    frames = _frames(caller.parts.feed, caller.key.tenant, cursor, wanted)
+    return StreamingResponse(
+        frames,
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _frames(
+    feed: Feed, tenant: str, cursor: int | None, wanted: tuple[str, ...]
+) -> AsyncIterator[bytes]:
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    while True:
+        try:
+            async for frame in _live(feed, tenant, cursor, wanted):
+                yield frame
+        except TooOld as error:
+            cursor = error.first_seq - 1
+            note = {"first_seq": error.first_seq, "detail": "older events are not kept any more"}
+            yield f"id: {cursor}\nevent: resync\ndata: {json.dumps(note)}\n\n".encode()
+
+
+async def _live(
+    feed: Feed, tenant: str, cursor: int | None, wanted: tuple[str, ...]
+) -> AsyncIterator[bytes]:
+    events = feed.follow(tenant, after_seq=cursor)
+    coming: asyncio.Future[FeedEvent] = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT_S)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            event = coming.result()
+            if _matches(event.type, wanted):
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
+                    event.seq,
+                    event.type.encode(),
+                    event.body,
+                )
+            coming = asyncio.ensure_future(anext(events))
+    finally:
+        coming.cancel()
+
+
+def _matches(type_: str, wanted: tuple[str, ...]) -> bool:
+    if not wanted:
+        return True
+    return any(w == type_ or (w.endswith(".*") and type_.startswith(w[:-1])) for w in wanted)

@@ -1,0 +1,266 @@
+"""`/v1/workloads` and `/v1/runs`: submit, list, watch, explain, cancel, logs."""
+
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse
+
+from whaleflux.common.contracts.workload import JOB_PHASE
+from whaleflux.common.errors import Refused
+from whaleflux.gateway.core.access import Permission
+from whaleflux.gateway.core.view import Document
+from whaleflux.gateway.shell.gate import Gated, shown
+from whaleflux.gateway.shell.problems import Problem
+from whaleflux.gateway.shell.schemas import (
+    EXAMPLE_WORKLOAD,
+    ExplanationOut,
+    LogOut,
+    RunOut,
+    RunPage,
+    Undecided,
+    ValidationOut,
+    WorkloadOut,
+    WorkloadPage,
+)
+from whaleflux.gateway.shell.settings import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from whaleflux.gateway.shell.submission import read_spec
+
+router = APIRouter(
+    prefix="/v1",
+    tags=["workloads"],
+    responses={code: {"model": Problem} for code in (401, 403, 404, 422, 503)},
+)
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "/v1/schema/workload.json"},
+                "example": EXAMPLE_WORKLOAD,
+            },
+            "application/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+KEY_LENGTH_MAX = 255
+Limit = Annotated[int, Query(ge=1, le=PAGE_ITEMS_MAX)]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before")]
+
+
+@router.post(
+    "/workloads",
+    operation_id="submitWorkload",
+    status_code=201,
+    openapi_extra=BODY,
+    responses={
+        200: {"model": WorkloadOut, "description": "The same submission, answered again"},
+        201: {"model": WorkloadOut, "description": "Accepted, for good"},
+        202: {"model": Undecided, "description": "Handed in and safe; not decided yet"},
+    },
+)
+async def submit(
+    request: Request,
+    caller: Gated,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> JSONResponse:
+    """Submit a workload. The same Idempotency-Key never runs anything twice."""
+    caller.need(Permission.SUBMIT)
+    if idempotency_key is not None and not 0 < len(idempotency_key) <= KEY_LENGTH_MAX:
+        raise Refused(
+            f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters.", code="invalid_request"
+        )
+    spec = read_spec(await request.body(), request.headers.get("content-type", ""))
+    result = await caller.parts.submission.submit(
+        caller.key, spec, idempotency_key or secrets.token_urlsafe(24)
+    )
+    location = {"location": f"/v1/workloads/{result.id}"}
+    match result.state:
+        case "undecided":
+            return JSONResponse({"id": result.id, "state": "undecided"}, 202, headers=location)
+        case "replayed":
+            headers = {**location, "idempotent-replay": "true"}
+            return JSONResponse(shown(result.workload or {}), 200, headers=headers)
+        case _:
+            return JSONResponse(shown(result.workload or {}), 201, headers=location)
+
+
+@router.post("/validate", operation_id="validateWorkload", openapi_extra=BODY)
+async def validate(request: Request, caller: Gated) -> ValidationOut:
+    """Check a workload without submitting it."""
+    caller.need(Permission.READ)
+    spec = read_spec(await request.body(), request.headers.get("content-type", ""))
+    return ValidationOut(valid=True, name=spec.name, phases=[p.name for p in spec.phases])
+
+
+@router.get(
+    "/workloads",
+    operation_id="listWorkloads",
+    response_model=WorkloadPage,
+)
+async def list_workloads(
+    caller: Gated,
+    state: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    limit: Limit = PAGE_ITEMS_DEFAULT,
+    cursor: Cursor = None,
+) -> JSONResponse:
+    """List workloads, the newest first."""
+    caller.need(Permission.READ)
+    below = _cursor(cursor)
+    items: list[Document] = []
+    wanted = {"state": state, "kind": kind, "name": name}
+    wanted = {key: value for key, value in wanted.items() if value is not None}
+    while len(items) < limit:
+        page = await caller.parts.views.workload_page(
+            caller.key.tenant, below=below, limit=PAGE_ITEMS_MAX
+        )
+        documents = await caller.parts.views.documents("workload", [id_ for id_, _ in page])
+        for document in documents:
+            if len(items) < limit:
+                below = float(document["seq"])
+                if all(document[key] == value for key, value in wanted.items()):
+                    items.append(document)
+        if len(page) < PAGE_ITEMS_MAX:
+            break
+    following = str(int(below)) if len(items) == limit and below is not None else None
+    return JSONResponse(
+        {"items": [_brief(item) for item in items], "next_cursor": following},
+        headers={} if following is None else {"link": f'<?cursor={following}>; rel="next"'},
+    )
+
+
+def _cursor(cursor: str | None) -> float | None:
+    if cursor is None:
+        return None
+    if not cursor.isdigit():
+        raise Refused(
+            "This cursor was not made here; take `next_cursor` of the page before.",
+            code="invalid_request",
+        )
+    return float(cursor)
+
+
+def _brief(document: Document) -> dict[str, Any]:
+    """Leave out of a list what makes it long."""
+    return {key: value for key, value in shown(document).items() if key not in ("spec", "runs")}
+
+
+@router.get("/workloads/{workload}", operation_id="getWorkload", response_model=WorkloadOut)
+async def get_workload(caller: Gated, workload: str) -> JSONResponse:
+    """Return one workload, by id or by a name that only one has."""
+    caller.need(Permission.READ)
+    return JSONResponse(shown(await caller.workload(workload)))
+
+
+@router.get("/workloads/{workload}/runs", operation_id="listRuns", response_model=RunPage)
+async def list_runs(
+    caller: Gated, workload: str, limit: Limit = PAGE_ITEMS_DEFAULT, cursor: Cursor = None
+) -> JSONResponse:
+    """List a workload's runs, in the order they were queued."""
+    caller.need(Permission.READ)
+    document = await caller.workload(workload)
+    start = int(_cursor(cursor) or 0)
+    ids = document["runs"][start : start + limit]
+    runs = await caller.parts.views.documents("run", ids)
+    end = start + limit
+    following = str(end) if end < len(document["runs"]) else None
+    return JSONResponse({"items": [shown(r) for r in runs], "next_cursor": following})
+
+
+@router.get("/runs/{run}", operation_id="getRun", response_model=RunOut)
+async def get_run(caller: Gated, run: str) -> JSONResponse:
+    """Return one run with all its attempts."""
+    caller.need(Permission.READ)
+    return JSONResponse(shown(await caller.run(run)))
+
+
+@router.post(
+    "/workloads/{workload}/cancel",
+    operation_id="cancelWorkload",
+    status_code=202,
+    response_model=WorkloadOut,
+)
+async def cancel(caller: Gated, workload: str) -> JSONResponse:
+    """Ask a workload to end: what waits is dropped, what runs may save and exits."""
+    caller.need(Permission.CANCEL)
+    document = await caller.workload(workload)
+    if document["ended_at"] is None:
+        await caller.parts.submission.cancel(caller.key, document["id"])
+    return JSONResponse(shown(document), 202)
+
+
+@router.get(
+    "/workloads/{workload}/explain",
+    operation_id="explainWorkload",
+    response_model=ExplanationOut,
+)
+async def explain_workload(caller: Gated, workload: str) -> JSONResponse:
+    """Say why a workload stands where it stands, and what would start it now."""
+    caller.need(Permission.READ)
+    document = await caller.workload(workload)
+    runs = await caller.runs(document)
+    waiting = [run for run in runs if run["state"] == "queued"]
+    if waiting:
+        return JSONResponse(_explain_run(waiting[0]))
+    live = [run for run in runs if run["ended_at"] is None]
+    if live:
+        return JSONResponse(_explain_run(live[-1]))
+    sentence = document["reason"] or "It was accepted a moment ago and is being placed."
+    return JSONResponse(_explanation(document["state"].upper(), f"{sentence}"))
+
+
+@router.get("/runs/{run}/explain", operation_id="explainRun", response_model=ExplanationOut)
+async def explain_run(caller: Gated, run: str) -> JSONResponse:
+    """Say why a run waits, or why it is where it is."""
+    caller.need(Permission.READ)
+    return JSONResponse(_explain_run(await caller.run(run)))
+
+
+def _explain_run(run: Document) -> dict[str, Any]:
+    about = {"run_id": run["id"], "phase": run["phase"], "iteration": run["iteration"]}
+    if run["state"] == "queued":
+        if run["explanation"] is not None:
+            return {**about, **run["explanation"]}
+        return {**about, **_explanation("QUEUED", f"Queued: {run['queued_reason']}.")}
+    if run["ended_at"] is not None:
+        return {**about, **_explanation(run["state"].upper(), f"Ended: {run['reason']}.")}
+    places = ", ".join(m["node_id"] for m in run["members"])
+    return {**about, **_explanation(run["state"].upper(), f"On {places}: {run['why']}.")}
+
+
+def _explanation(code: str, sentence: str) -> dict[str, Any]:
+    return {"code": code, "sentence": sentence, "funnel": [], "starts_if": []}
+
+
+@router.get("/workloads/{workload}/logs", operation_id="readLog", response_model=LogOut)
+async def logs(
+    caller: Gated,
+    workload: str,
+    phase: str | None = None,
+    iteration: Annotated[int | None, Query(ge=1)] = None,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+    rank: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> JSONResponse:
+    """Return a piece of one member's log, from a byte offset on."""
+    caller.need(Permission.READ)
+    document = await caller.workload(workload)
+    runs = await caller.runs(document)
+    chosen = [
+        run
+        for run in runs
+        if phase in (None, run["phase"]) and iteration in (None, run["iteration"])
+    ]
+    if not chosen:
+        ran = ", ".join(dict.fromkeys(run["phase"] for run in runs)) or "nothing yet"
+        raise Refused(
+            f"No run of phase {phase or JOB_PHASE!r}, iteration {iteration or 1}; so far: {ran}.",
+            code="not_found",
+        )
+    run = chosen[-1]
+    piece = await caller.parts.logs.read(
+        run, attempt=attempt or run["attempt"], rank=rank, offset=offset
+    )
+    return JSONResponse(piece)

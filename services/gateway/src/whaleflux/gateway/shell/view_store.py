@@ -1,0 +1,111 @@
+"""The views in Valkey: documents, indices, and how far each log has been folded in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whaleflux.common.valkey_cache import Cache, Op
+from whaleflux.gateway.core.view import Document, View, changed, fold, keys
+from whaleflux.gateway.core.view import Shown as Event
+
+SCHEMA = "1"
+"""Raised when documents change their shape: everything is then folded anew."""
+_SCHEMA_KEY = "view:schema"
+_NODES = "view:nodes"
+
+
+class ViewStore:
+    """Reads and writes views."""
+
+    def __init__(self, cache: Cache) -> None:
+        """Keep views in *cache*."""
+        self._cache = cache
+
+    async def prepare(self) -> None:
+        """Forget views of another schema; a Valkey that was emptied has none."""
+        if await self._cache.get(_SCHEMA_KEY) != SCHEMA.encode():
+            await self._cache.delete_prefix("view:")
+            await self._cache.apply([Op("set", _SCHEMA_KEY, SCHEMA)])
+
+    async def position(self, stream: str) -> int:
+        """Return the last sequence of *stream* that is folded in."""
+        kept = await self._cache.get(f"view:position:{stream}")
+        return 0 if kept is None else int(kept)
+
+    async def project(self, stream: str, events: Sequence[tuple[int, Event | None]]) -> None:
+        """Fold *events* of *stream*, all or nothing, together with the new position."""
+        view = await self._load([event for _, event in events if event is not None])
+        for seq, event in events:
+            if event is not None:
+                fold(view, event, seq)
+        ops: list[Op] = []
+        for kind, id_, document in changed(view):
+            ops += _store(kind, id_, document)
+        ops.append(Op("set", f"view:position:{stream}", str(events[-1][0])))
+        await self._cache.apply(ops)
+
+    async def _load(self, events: Sequence[Event]) -> View:
+        wanted = sorted({key for event in events for key in keys(event)})
+        bodies = await self._cache.get_many([_key(kind, id_) for kind, id_ in wanted])
+        view = View()
+        kinds = {"workload": view.workloads, "run": view.runs, "node": view.nodes}
+        for (kind, id_), body in zip(wanted, bodies, strict=True):
+            if body is not None:
+                kinds[kind][id_] = json.loads(body)
+        return view
+
+    async def document(self, kind: str, id_: str) -> Document | None:
+        """Return one document, or None."""
+        body = await self._cache.get(_key(kind, id_))
+        return None if body is None else json.loads(body)
+
+    async def documents(self, kind: str, ids: Sequence[str]) -> list[Document]:
+        """Return the documents that exist, in the order of *ids*."""
+        bodies = await self._cache.get_many([_key(kind, id_) for id_ in ids])
+        return [json.loads(body) for body in bodies if body is not None]
+
+    async def workload_page(
+        self, tenant: str, *, below: float | None, limit: int
+    ) -> list[tuple[str, float]]:
+        """Return (id, cursor) of a tenant's workloads, newest first."""
+        return await self._cache.range_by_score(
+            f"view:workloads:{tenant}", below=below, limit=limit
+        )
+
+    async def ids_of_name(self, tenant: str, name: str) -> list[str]:
+        """Return the workloads called *name*, newest first."""
+        found = await self._cache.range_by_score(_name(tenant, name), below=None, limit=20)
+        return [id_ for id_, _ in found]
+
+    async def nodes(self) -> list[Document]:
+        """Return all nodes by name."""
+        found = await self._cache.range_by_score(_NODES, below=None, limit=100_000)
+        return await self.documents("node", sorted(id_ for id_, _ in found))
+
+    async def samples(self, uuids: Sequence[str]) -> Mapping[str, Document]:
+        """Return telemetry's newest figures by GPU; a GPU without any is left out."""
+        bodies = await self._cache.get_many([f"tel:gpu:{uuid}" for uuid in uuids])
+        return {
+            uuid: json.loads(body)
+            for uuid, body in zip(uuids, bodies, strict=True)
+            if body is not None
+        }
+
+
+def _key(kind: str, id_: str) -> str:
+    return f"view:{kind}:{id_}"
+
+
+def _name(tenant: str, name: str) -> str:
+    return f"view:name:{tenant}:{name}"
+
+
+def _store(kind: str, id_: str, document: Mapping[str, Any]) -> list[Op]:
+    ops = [Op("set", _key(kind, id_), json.dumps(document, separators=(",", ":")))]
+    if kind == "workload":
+        seq = float(document["seq"])
+        ops.append(Op("zadd", f"view:workloads:{document['tenant']}", id_, seq))
+        ops.append(Op("zadd", _name(document["tenant"], document["name"]), id_, seq))
+    elif kind == "node":
+        ops.append(Op("zadd", _NODES, id_, 0.0))
+    return ops
