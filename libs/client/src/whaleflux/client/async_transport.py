@@ -108,7 +108,12 @@ class AsyncTransport:
 
     async def _retried(self, action: Callable[[], Awaitable[T]]) -> T:
         retrying = AsyncRetrying(sleep=self._pause, **policy(retries=self._retries))
-        return await retrying(action)
+
+        async def attempt() -> T:
+            return await action()
+
+        # tenacity awaits only what it can see to be a coroutine function.
+        return await retrying(attempt)
 
     async def _send(self, call: Call) -> Reply:
         content = call.body if call.file is None else _chunks(call.file)

@@ -5,7 +5,7 @@ from typing import Any
 from tenacity import RetryCallState, retry_if_exception, stop_after_attempt, stop_after_delay
 from tenacity.wait import wait_random_exponential
 
-from whaleflux.client.errors import ServerProblem, Unreachable
+from whaleflux.client.errors import Conflict, ServerProblem, Unreachable
 
 ATTEMPTS_MAX = 6
 """With full jitter between 0 and 0.2, 0.4, … 3.2 s: about three seconds on average."""
@@ -15,6 +15,8 @@ PAUSE_S_MAX = 5.0
 RETRY_AFTER_S_MAX = 10.0
 """A longer wish of the server is for programs that wait by themselves."""
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+IN_FLIGHT = "idempotency_in_flight"
+"""The same submission is being decided right now."""
 
 _JITTER = wait_random_exponential(multiplier=0.2, max=PAUSE_S_MAX)
 
@@ -23,6 +25,8 @@ def may_help(error: BaseException) -> bool:
     """Whether sending the same request again may succeed."""
     if isinstance(error, ServerProblem):
         return error.status in RETRIED_STATUSES
+    if isinstance(error, Conflict):
+        return error.code == IN_FLIGHT
     return isinstance(error, Unreachable)
 
 

@@ -1,8 +1,7 @@
 """What is wrong with a workload file, place by place."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TypeAlias
 
 from whaleflux.common.errors import Refused
@@ -38,13 +37,3 @@ class SpecProblem(Refused):
     def of(self, source: str) -> "SpecProblem":
         """Return the same problem, of the file called *source*."""
         return SpecProblem(self.errors, source=source)
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of *known* that *word* was probably meant to be, or None."""
-    lowered = {k.lower(): k for k in known}
-    found = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    if found:
-        return lowered[found[0]]
-    starts = [k for k in lowered if len(word) >= 3 and k.startswith(word.lower())]
-    return lowered[starts[0]] if len(starts) == 1 else None

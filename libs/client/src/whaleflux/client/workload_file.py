@@ -3,12 +3,11 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path as FilePath
-from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from whaleflux.client.spec_problem import SpecError, SpecProblem, nearest
+from whaleflux.client.spec_problem import SpecError, SpecProblem
 from whaleflux.client.yaml_document import (
     Document,
     Path,
@@ -16,30 +15,11 @@ from whaleflux.client.yaml_document import (
     read_document,
     write_document,
 )
-from whaleflux.common.contracts.workload import (
-    JOB_PHASE,
-    Accelerator,
-    Kind,
-    PhaseSpec,
-    WorkloadSpec,
-)
+from whaleflux.common.contracts.explain import explain_validation
+from whaleflux.common.contracts.workload import JOB_PHASE, Kind, PhaseSpec, WorkloadSpec
 
 JOB_KEYS = ("resources", "num_nodes", "setup", "run", "role", "max_runtime_s")
 """What a job says beside its name instead of in `phases`."""
-
-
-def _shape(model: type[BaseModel], name: str) -> str:
-    for rule in model.model_fields[name].metadata:
-        found = getattr(rule, "pattern", None)
-        if isinstance(found, str):
-            return found
-    return ""
-
-
-PHASE_SHAPE = _shape(PhaseSpec, "name")
-NAME_SHAPE = _shape(WorkloadSpec, "name")
-PROJECT_SHAPE = _shape(WorkloadSpec, "project")
-TYPE_SHAPE = _shape(Accelerator, "type")
 
 
 def from_yaml(
@@ -101,45 +81,6 @@ def to_file_form(spec: WorkloadSpec) -> dict[str, Any]:
     return {**head, **rest, "phases": phases, **loops}
 
 
-def known_keys(path: Path, *, job: bool) -> list[str]:
-    """Return the keys that may stand in the mapping at *path*; empty where any key may."""
-    model: object = WorkloadSpec
-    for part in path:
-        if isinstance(part, int):
-            continue
-        model = _model_of(model, part, job=job)
-        if model is None:
-            return []
-    return _names(model, top=not path and job)
-
-
-def _names(model: object, *, top: bool) -> list[str]:
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        return []
-    names = [f.alias or n for n, f in model.model_fields.items()]
-    return [*names, *JOB_KEYS] if top else names
-
-
-def _model_of(model: object, key: str, *, job: bool) -> type[BaseModel] | None:
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        return None
-    for name, info in model.model_fields.items():
-        if key in (name, info.alias):
-            return _inner_model(info.annotation)
-    if job and model is WorkloadSpec and key in JOB_KEYS:
-        return _inner_model(PhaseSpec.model_fields[key].annotation)
-    return None
-
-
-def _inner_model(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, UnionType, tuple, list):
-        found = [_inner_model(arg) for arg in get_args(annotation)]
-        return next((m for m in found if m is not None), None)
-    return None
-
-
 def _name_in(document: Document, file: FilePath) -> str | None:
     return None if "name" in document.value else file.stem
 
@@ -180,40 +121,25 @@ def _errors(document: Document, error: ValidationError) -> list[SpecError]:
     entries = error.errors(include_url=False)
     # A list whose entries were refused is also said to be too short; that is only an echo.
     inner = {tuple(e["loc"])[:end] for e in entries for end in range(1, len(e["loc"]))}
+    locs = {pointer(tuple(e["loc"])): tuple(e["loc"]) for e in entries}
+    unknown = {pointer(tuple(e["loc"])) for e in entries if e["type"] == "extra_forbidden"}
+    echoes = {
+        pointer(tuple(e["loc"]))
+        for e in entries
+        if e["type"] == "too_short" and tuple(e["loc"]) in inner
+    }
     found: list[SpecError] = []
-    for entry in entries:
-        loc = tuple(entry["loc"])
-        if entry["type"] == "too_short" and loc in inner:
+    for problem in explain_validation(error, WorkloadSpec):
+        if problem.pointer in echoes:
             continue
-        path = _path_in_file(document, loc)
-        if entry["type"] == "extra_forbidden":
-            place = document.keys.get(path) or document.place(path)
-            found.append(SpecError(pointer(path), _unknown_key(document, path), place))
-            continue
-        said = document.at(path) if path != loc else entry["input"]
-        message = _sentence(entry["type"], str(entry["msg"]), said)
-        found.append(SpecError(pointer(path), message, document.place(path)))
+        path = _path_in_file(document, locs[problem.pointer])
+        detail = problem.detail
+        if len(path) == 1 and path[0] in JOB_KEYS and "phases" in document.value:
+            detail = "A pipeline says this in each of its phases, not beside them."
+        key_place = document.keys.get(path) if problem.pointer in unknown else None
+        place = key_place or document.place(path)
+        found.append(SpecError(pointer(path), detail, place))
     return sorted(found, key=lambda e: e.place or (0, 0))
-
-
-_SHAPES = {
-    PHASE_SHAPE: "must be lower-case letters, digits and '_', and begin with a letter",
-    NAME_SHAPE: "must be 1 to 63 letters, digits, spaces, '.', '_' or '-'",
-    PROJECT_SHAPE: "must be lower-case letters, digits, '_' or '-'",
-    TYPE_SHAPE: "must be a GPU type like H100, or a type and a count like H100:8",
-}
-
-
-def _sentence(type_: str, message: str, said: object) -> str:
-    if type_ == "value_error":
-        return message.removeprefix("Value error, ")
-    if type_ == "missing":
-        return "is needed and not there"
-    if type_ == "string_pattern_mismatch":
-        shape = message.partition("'")[2].rpartition("'")[0]
-        message = _SHAPES.get(shape, f"must match {shape}")
-    message = message.replace("Input should be", "must be").replace("String should", "must")
-    return message if isinstance(said, dict | list) else f"{message}, not {said!r}"
 
 
 def _path_in_file(document: Document, loc: Path) -> Path:
@@ -224,15 +150,3 @@ def _path_in_file(document: Document, loc: Path) -> Path:
     if "accelerators" in path and path not in document.values and path not in document.keys:
         path = path[: path.index("accelerators") + 1]
     return path
-
-
-def _unknown_key(document: Document, path: Path) -> str:
-    *parent, key = path
-    job = "phases" not in document.value and document.value.get("kind", "job") == "job"
-    known = known_keys(tuple(parent), job=job)
-    meant = nearest(str(key), known)
-    if meant is not None:
-        return f"unknown key; did you mean {meant!r}?"
-    if not parent and key in JOB_KEYS:
-        return "belongs into each phase of a pipeline, not beside them"
-    return f"unknown key; known here: {', '.join(sorted(known))}" if known else "unknown key"

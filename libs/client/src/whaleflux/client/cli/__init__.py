@@ -1,0 +1,1 @@
+"""The command line `whaleflux`: data on stdout, everything else on stderr."""
