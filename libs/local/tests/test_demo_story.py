@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from whaleflux.local.demo_story import Story, percentile
+from whaleflux.local.demo_story import Story, kind_of, percentile
 from whaleflux.local.demo_view import Legend, NodeRow, picture, sparkline, summary
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,6 +87,20 @@ def test_steps_redone_after_a_lost_node_are_counted_from_the_checkpoint() -> Non
     tell("run.started", run_id=run, attempt=2)
     assert tell.story.lost_steps == 2
     assert tell.story.overlaps == []
+
+
+def test_only_safe_checkpoints_are_remembered() -> None:
+    tell = Teller()
+    run = "wl_1-rollout-0"
+    tell.place(run, 1, "h200-0", [0])
+    tell("checkpoint.recorded", run_id=run, attempt=1, step=4, safe=True)
+    tell("checkpoint.recorded", run_id=run, attempt=1, step=6, safe=False)
+    assert tell.story.attempts[run, 1].safe_step == 4
+
+
+def test_kinds_are_read_from_public_types() -> None:
+    assert kind_of("io.whaleflux.run.placed.v1") == "run.placed"
+    assert kind_of("run.placed") == "run.placed"
 
 
 def test_two_live_attempts_of_one_run_are_noticed() -> None:

@@ -178,10 +178,9 @@ def _on_reported(story: Story, at: datetime, data: Mapping[str, Any]) -> str | N
 
 
 def _on_checkpoint(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
-    checkpoint = data.get("checkpoint") or {}
-    if checkpoint.get("safe") and "step" in checkpoint:
-        attempt = story._attempt({**data, "attempt": checkpoint.get("attempt")})
-        attempt.safe_step = max(attempt.safe_step or 0, int(checkpoint["step"]))
+    if data.get("safe") and data.get("step") is not None:
+        attempt = story._attempt(data)
+        attempt.safe_step = max(attempt.safe_step or 0, int(data["step"]))
     return None
 
 
@@ -237,12 +236,22 @@ def _on_refused(story: Story, at: datetime, data: Mapping[str, Any]) -> str | No
     return f"pipeline refused: {story.outcome_reason}"
 
 
-def _on_node(what: str) -> Any:  # noqa: ANN401 - a handler, typed where the table is
-    def say(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
-        reason = data.get("reason")
-        return f"node {data.get('node_id')} {what}" + (f": {reason}" if reason else "")
+def _on_node_lost(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
+    silent = data.get("silent_s")
+    return f"node {data.get('node_id')} is lost" + (
+        f": silent for {float(silent):.0f} s" if silent is not None else ""
+    )
 
-    return say
+
+def _on_node_fenced(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
+    return (
+        f"node {data.get('node_id')} is fenced: nothing with fencing "
+        f"{data.get('fencing')} can be alive there"
+    )
+
+
+def _on_node_returned(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
+    return f"node {data.get('node_id')} is back"
 
 
 _HANDLERS: Mapping[str, Any] = {
@@ -257,9 +266,9 @@ _HANDLERS: Mapping[str, Any] = {
     "member.released": _on_released,
     "workload.ended": _on_workload_ended,
     "workload.refused": _on_refused,
-    "node.closed": _on_node("is closed"),
-    "node.cleared": _on_node("is cleared: nothing of it can still run"),
-    "node.opened": _on_node("is open again"),
+    "node.lost": _on_node_lost,
+    "node.fenced": _on_node_fenced,
+    "node.returned": _on_node_returned,
 }
 
 

@@ -2,14 +2,15 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from whaleflux.common.errors import WhalefluxError
+from whaleflux.common.observe import configure_logging
 from whaleflux.local.fleet import Node, parse_fleet, real_fleet
 from whaleflux.local.lifetime import one_error, until_signalled
 from whaleflux.local.lock import hold
@@ -45,17 +46,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", required=True)
     parser.add_argument("--real", action="store_true")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        nodes = real_fleet() if options.real else parse_fleet(options.nodes)
-        paths = StatePaths(Path(options.state))
-        asyncio.run(serve(paths, nodes, on_ready=lambda ready: _tell(asdict(ready))))
-    except WhalefluxError as error:
-        _tell({"error": error.message, "code": error.code})
-        return 1
+
+    caller = sys.stdout
+
+    def tell(body: dict[str, object]) -> None:
+        caller.write(json.dumps(body) + "\n")
+        caller.flush()
+
+    # Whoever started us reads stdout; the log goes where the errors go.
+    with contextlib.redirect_stdout(sys.stderr):
+        configure_logging("supervisor", log_format="json")
+        try:
+            nodes = real_fleet() if options.real else parse_fleet(options.nodes)
+            paths = StatePaths(Path(options.state))
+            asyncio.run(serve(paths, nodes, on_ready=lambda ready: tell(asdict(ready))))
+        except WhalefluxError as error:
+            tell({"error": error.message, "code": error.code})
+            return 1
     return 0
-
-
-def _tell(body: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(body) + "\n")
-    sys.stdout.flush()

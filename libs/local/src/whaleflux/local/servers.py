@@ -23,10 +23,14 @@ START_TIMEOUT_S = 20.0
 START_DEATHS_MAX = 2
 """A server that dies twice while it starts will not come up by waiting."""
 POLL_S = 0.01
-NATS_MEMORY_LIMIT = "128MiB"
+NATS_MEMORY_LIMIT = "160MiB"
+NATS_MEMORY_STORE_BYTES = 1 << 30
+"""What memory streams may promise together; without it the server takes the limit above."""
 VALKEY_MEMORY_LIMIT = "96mb"
 _SOCKET_PATH_MAX = 100
 """The kernel's limit for a socket's path is 108 bytes."""
+_SHORT_FOLDER = "/tmp"
+"""Where even the folder for scratch files has a path that is too long."""
 
 
 def nats_binary() -> str:
@@ -132,6 +136,7 @@ async def start_nats(
             "store_dir": str(paths.nats / "store"),
             # Acknowledged means on disk: with the default, a power cut loses whole streams.
             "sync_interval": "always",
+            "max_memory_store": NATS_MEMORY_STORE_BYTES,
         },
     }
     write_private(config, json.dumps(body))
@@ -208,7 +213,11 @@ def valkey_socket(paths: StatePaths) -> Path:
     socket = paths.valkey / "socket"
     if len(str(socket)) <= _SOCKET_PATH_MAX:
         return socket
-    return Path(tempfile.mkdtemp(prefix="whaleflux-")) / "socket"
+    beside = Path(tempfile.mkdtemp(prefix="whaleflux-")) / "socket"
+    if len(str(beside)) <= _SOCKET_PATH_MAX:
+        return beside
+    beside.parent.rmdir()
+    return Path(tempfile.mkdtemp(prefix="whaleflux-", dir=_SHORT_FOLDER)) / "socket"
 
 
 def forget_socket(url: str, paths: StatePaths) -> None:

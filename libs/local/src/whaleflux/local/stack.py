@@ -5,14 +5,15 @@ import json
 import os
 import secrets
 import sys
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from whaleflux.common.accounts import Login
 from whaleflux.common.errors import Unavailable
-from whaleflux.local.fleet import Node
-from whaleflux.local.health import Health, HealthProbe
+from whaleflux.local.fleet import NODES_MAX, Node
+from whaleflux.local.health import ANSWER_TIMEOUT_S, Health, HealthProbe
 from whaleflux.local.passwords import Passwords
 from whaleflux.local.paths import StatePaths, write_private
 from whaleflux.local.servers import forget_socket, start_nats, start_valkey
@@ -23,6 +24,8 @@ STORE = "default"
 TENANTS = ("default",)
 READY_TIMEOUT_S = 90.0
 """Ten seconds on two idle cores; a busy machine gets the rest."""
+START_DEATHS_MAX = 4
+"""A part that dies so often while it starts will not come up by waiting."""
 POLL_S = 0.05
 
 
@@ -174,12 +177,19 @@ class Stack:
         missing: dict[str, Health] = {}
         while loop.time() < deadline:
             for name in self.supervisor.names:
-                if self.supervisor.has_ended(name):
+                if self.supervisor.deaths(name) >= START_DEATHS_MAX:
                     said = self.supervisor.log_tail(name) or "it said nothing"
                     raise Unavailable(f"{name} does not stay up: {said}", code="part_down")
-            answers = await probe.all(SERVICES, [node.name for node in self._nodes])
+            nodes = [node.name for node in self._nodes]
+            answers = await probe.all(SERVICES, nodes)
             missing = {name: health for name, health in answers.items() if not health.ok}
-            if not missing and gateway_file.exists():
+            if not missing:
+                # The gateway hears of a node from the scheduler: so both know it, and its agent.
+                ready = await asyncio.to_thread(ready_nodes, gateway_file, self._paths.api_key)
+                missing = {
+                    node: Health(False, "not in service yet") for node in nodes if node not in ready
+                }
+            if not missing:
                 return
             await asyncio.sleep(POLL_S)
         parts = "; ".join(f"{name}: {health.detail}" for name, health in missing.items())
@@ -192,6 +202,21 @@ class Stack:
 def agent_name(node: str) -> str:
     """Return the name of the child that is the agent of *node*."""
     return f"agent-{node}"
+
+
+def ready_nodes(gateway_file: Path, api_key: Path) -> frozenset[str]:
+    """Return the nodes that the gateway shows as ready; none while it cannot be asked."""
+    try:
+        url = json.loads(gateway_file.read_text())["url"]
+        request = urllib.request.Request(
+            f"{url}/v1/nodes?limit={NODES_MAX}",
+            headers={"authorization": f"Bearer {api_key.read_text().strip()}"},
+        )
+        with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as answer:
+            items = json.loads(answer.read())["items"]
+    except (OSError, ValueError, KeyError):
+        return frozenset()
+    return frozenset(str(item["id"]) for item in items if item.get("state") == "ready")
 
 
 def base_environment() -> dict[str, str]:
