@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from whaleflux.agent.shell.probe import open_probe
+from whaleflux.agent.shell.devices import open_probe
 from whaleflux.agent.shell.sampler import run_sampler
 from whaleflux.common.contracts.telemetry import NodeSample
 from whaleflux.common.errors import Unavailable

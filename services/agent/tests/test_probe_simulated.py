@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from whaleflux.agent.shell.probe import open_probe
+from whaleflux.agent.shell.devices import open_probe
 from whaleflux.common.errors import Refused
 
 

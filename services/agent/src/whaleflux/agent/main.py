@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from whaleflux.agent.shell.probe import open_probe
+from whaleflux.agent.shell.devices import open_probe
 from whaleflux.agent.shell.sampler import run_sampler
 from whaleflux.agent.shell.service import AgentService
 from whaleflux.agent.shell.settings import AgentSettings

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from whaleflux.common.clock import Clock, SystemClock
 from whaleflux.common.contracts.agent import Gpu
 from whaleflux.common.contracts.telemetry import NodeSample
-from whaleflux.common.errors import Refused
 
 NO_HOLDERS: Mapping[int, str] = MappingProxyType({})
 """No GPU is held by a run."""
@@ -39,29 +37,3 @@ class Probe(Protocol):
     async def close(self) -> None:
         """End what the probe started; never waits for a stuck driver."""
         ...
-
-
-def open_probe(devices: str, node_id: str, *, clock: Clock | None = None) -> Probe:
-    """Return the probe that *devices* asks for: `nvml`, or `simulated:H200x8`.
-
-    A simulated node may mix types: `simulated:H200x4,RTX4090x2`.
-
-    Raises:
-        Refused: *devices* is neither.
-
-    """
-    # Both implement what this module defines, so they cannot be imported before it.
-    from whaleflux.agent.shell.nvml_probe import NvmlProbe
-    from whaleflux.agent.shell.simulated_probe import SimulatedProbe
-
-    kind, _, types = devices.partition(":")
-    if kind == "nvml" and not types:
-        return NvmlProbe(node_id, clock=clock or SystemClock())
-    if kind == "simulated":
-        return SimulatedProbe(node_id, types=types, clock=clock or SystemClock())
-    raise Refused(
-        f"devices is {devices!r}; write 'nvml' or 'simulated:<type>x<count>', such as"
-        " 'simulated:H200x8'",
-        code="bad_devices",
-        fields={"devices": devices},
-    )
