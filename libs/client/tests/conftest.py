@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ class Stub:
             "ended_at": None,
             "outcome": None,
             "reason": None,
-            "phases": [{"name": "main", "role": None, "state": "running", "iteration": 0}],
+            "phases": [{"name": "main", "role": None, "state": "running", "iteration": 1}],
             "loops": [],
             "simulated": True,
             "surprise": {"from": "a newer gateway"},
@@ -67,7 +67,7 @@ class Stub:
         self.workloads[id_] = found
         return found
 
-    def run(self, workload_id: str, phase: str = "main", iteration: int = 0, **values: Any) -> str:
+    def run(self, workload_id: str, phase: str = "main", iteration: int = 1, **values: Any) -> str:
         id_ = f"{workload_id}-{phase}-{iteration}"
         self.runs[id_] = {
             "id": id_,
@@ -90,6 +90,135 @@ class Stub:
             **values,
         }
         return id_
+
+
+def fleet(stub: Stub) -> None:
+    """Give *stub* two simulated nodes, a pipeline under way, and jobs in several states."""
+    stub.workload(
+        "wl_kx3v7fjq2m5zr6yhw4tbn8cpda",
+        name="rft-demo",
+        kind="pipeline",
+        project="alignment",
+        created_at="2026-01-31T07:56:48+00:00",
+        phases=[
+            {"name": "reward", "role": "reward_training", "needs": [], "state": "succeeded"}
+            | {"iteration": 1, "metrics": {"loss": 0.031}},
+            {"name": "rollout", "role": "rollout", "needs": ["reward"], "state": "running"}
+            | {"iteration": 3, "metrics": {"tokens_per_s": 18250.0, "reward": 0.61}},
+            {"name": "update", "role": "policy_update", "needs": ["rollout"], "state": "queued"}
+            | {"iteration": 2},
+        ],
+        loops=[
+            {
+                "name": "loop",
+                "phases": ["rollout", "update"],
+                "max": 20,
+                "until": "update.reward >= 0.9",
+                "iterations": None,
+                "reason": None,
+            }
+        ],
+    )
+    stub.workload(
+        "wl_qd5c2hxm7gkz3v6yrb4tnw8jpa",
+        name="lora sweep with a rather long name",
+        state="queued",
+        user="grace",
+        simulated=None,
+        created_at="2026-01-31T07:59:18+00:00",
+    )
+    stub.workload(
+        "wl_b7n4wzr2t6ykq3m5vhc8jxdpga",
+        name="eval-nightly",
+        state="failed",
+        outcome="failed",
+        reason="attempt 3 of 3 ended with exit code 1",
+        created_at="2026-01-30T22:00:00+00:00",
+        ended_at="2026-01-30T22:14:05+00:00",
+    )
+    rollout = stub.run(
+        "wl_kx3v7fjq2m5zr6yhw4tbn8cpda",
+        "rollout",
+        3,
+        members=[
+            {"rank": 0, "node_id": "h100-1", "gpus": [0, 1], "state": "running"}
+            | {"handover_gap_ms": 41.0},
+            {"rank": 1, "node_id": "h100-2", "gpus": [0, 1], "state": "running"}
+            | {"handover_gap_ms": 38.0},
+        ],
+        role="rollout",
+        progress=0.42,
+        step=420,
+        metrics={"tokens_per_s": 18250.0, "reward": 0.61},
+        why="fastest type that is free",
+    )
+    stub.run(
+        "wl_kx3v7fjq2m5zr6yhw4tbn8cpda",
+        "update",
+        2,
+        attempt=2,
+        state="queued",
+        gpu_type=None,
+        members=[],
+        started_at=None,
+        simulated=None,
+        explanation={
+            "code": "NO_CAPACITY",
+            "sentence": "Needs 4 H100 on one node; 2 are free there.",
+            "funnel": [],
+            "starts_if": [],
+        },
+    )
+    for node, memory in (("h100-1", 81_559), ("h100-2", 81_559)):
+        stub.nodes.append(
+            {
+                "id": node,
+                "state": "ready" if node == "h100-1" else "lost",
+                "reason": None if node == "h100-1" else "silent for 12 s",
+                "simulated": True,
+                "cpus": 96,
+                "memory_mib": 1_031_000,
+                "stores": ["default"],
+                "gpus": [
+                    {"index": i, "type": "H100", "run_id": rollout if i < 2 else None}
+                    for i in range(4)
+                ],
+            }
+        )
+        stub.gpus += [
+            {
+                "id": f"{node}/{i:03d}",
+                "node_id": node,
+                "index": i,
+                "uuid": f"GPU-{node}-{i}",
+                "type": "H100",
+                "memory_mib": memory,
+                "state": "held" if i < 2 else "free",
+                "simulated": True,
+                "run_id": rollout if i < 2 else None,
+                "phase": "rollout" if i < 2 else None,
+                "utilisation_pct": 93.0 if i < 2 else 0.0,
+                "memory_used_mib": 61_240 if i < 2 else None,
+                "power_w": 612.4 if i < 2 else None,
+                "temperature_c": 64.0,
+            }
+            for i in range(4)
+        ]
+    stub.explanations["wl_kx3v7fjq2m5zr6yhw4tbn8cpda"] = {
+        "run_id": "wl_kx3v7fjq2m5zr6yhw4tbn8cpda-update-2",
+        "phase": "update",
+        "iteration": 2,
+        "code": "NO_CAPACITY",
+        "sentence": "Needs 4 H100 on one node; 4 are free, and the most on one node are 2.",
+        "funnel": [
+            {"filter": "in the fleet", "gpus": 16},
+            {"filter": "type H100", "gpus": 8},
+            {"filter": "node ready", "gpus": 4},
+            {"filter": "free", "gpus": 2},
+            {"filter": "4 on one node", "gpus": 0},
+        ],
+        "starts_if": ["2 GPUs per node are enough (H100:2)", "H200 is allowed too"],
+    }
 
 
 def problem(status: int, detail: str, code: str, **more: Any) -> JSONResponse:
@@ -120,7 +249,7 @@ def build(stub: Stub) -> FastAPI:  # noqa: C901 - one small function for each pa
         return stub.workloads.get(id_) or (named[0] if len(named) == 1 else None)
 
     @app.middleware("http")
-    async def note(request: Request, go_on: Any) -> Response:
+    async def note(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
         stub.asked.append((request.method, path, dict(request.query_params)))
         stub.headers.append(dict(request.headers))
@@ -178,7 +307,8 @@ def build(stub: Stub) -> FastAPI:  # noqa: C901 - one small function for each pa
 
     @app.get("/v1/workloads/{id_}/runs")
     async def runs(id_: str, request: Request) -> dict[str, Any]:
-        return page([r for r in stub.runs.values() if r["workload_id"] == id_], request)
+        found = find(id_) or {"id": id_}
+        return page([r for r in stub.runs.values() if r["workload_id"] == found["id"]], request)
 
     @app.get("/v1/runs/{id_}")
     async def run(id_: str) -> Response:
@@ -196,7 +326,7 @@ def build(stub: Stub) -> FastAPI:  # noqa: C901 - one small function for each pa
     @app.get("/v1/workloads/{id_}/explain")
     @app.get("/v1/runs/{id_}/explain")
     async def explain(id_: str) -> Response:
-        found = stub.explanations.get(id_)
+        found = stub.explanations.get((find(id_) or {"id": id_})["id"])
         return JSONResponse(found) if found else problem(404, f"No '{id_}'.", "not_found")
 
     @app.get("/v1/workloads/{id_}/logs")
@@ -301,6 +431,13 @@ def _server() -> Iterator[tuple[list[Stub], str]]:
     yield current, f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(START_DEADLINE_S)
+
+
+@pytest.fixture
+def busy(stub: Stub) -> Stub:
+    """A stub with a fleet and work on it."""
+    fleet(stub)
+    return stub
 
 
 @pytest.fixture

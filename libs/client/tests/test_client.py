@@ -268,7 +268,7 @@ def _event(n: int) -> dict[str, Any]:
         "seq": n,
         "specversion": "1.0",
         "type": "io.whaleflux.run.placed.v1",
-        "subject": "wl_1-main-0",
+        "subject": "wl_1-main-1",
         "time": "2026-01-31T08:00:00Z",
         "data": {"n": n},
     }

@@ -1,10 +1,13 @@
 """The async client: the sync one, awaited."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import httpx
 from pydantic import PrivateAttr
@@ -23,30 +26,30 @@ from whaleflux.client.models import (
     ValidationReport,
     WorkloadView,
 )
-from whaleflux.client.packing import packed
-from whaleflux.client.workload_file import from_yaml
 from whaleflux.common.clock import Clock
-from whaleflux.common.contracts.workload import WorkloadSpec
 from whaleflux.common.ids import Ids, RandomIds
+
+if TYPE_CHECKING:
+    from whaleflux.common.contracts.workload import WorkloadSpec
 
 
 class AsyncWorkload(WorkloadView):
     """A workload that can be waited for, read and cancelled."""
 
-    _client: "AsyncClient" = PrivateAttr()
+    _client: AsyncClient = PrivateAttr()
 
     @classmethod
-    def bound(cls, view: WorkloadView, client: "AsyncClient") -> "AsyncWorkload":
+    def bound(cls, view: WorkloadView, client: AsyncClient) -> AsyncWorkload:
         """Return *view* with the client that it came by."""
         found = cls.model_validate(view.model_dump())
         found._client = client
         return found
 
-    async def refresh(self) -> "AsyncWorkload":
+    async def refresh(self) -> AsyncWorkload:
         """Return how it stands now."""
         return await self._client.workload(self.id)
 
-    async def wait(self, *, timeout_s: float | None = None) -> "AsyncWorkload":
+    async def wait(self, *, timeout_s: float | None = None) -> AsyncWorkload:
         """Return it once it has ended, in whatever way.
 
         Raises:
@@ -55,7 +58,7 @@ class AsyncWorkload(WorkloadView):
         """
         return await self._client.wait(self.id, timeout_s=timeout_s)
 
-    async def cancel(self) -> "AsyncWorkload":
+    async def cancel(self) -> AsyncWorkload:
         """Ask for its end."""
         return await self._client.cancel(self.id)
 
@@ -109,7 +112,7 @@ class AsyncClient:
             target, retries=retries, clock=clock, pause=pause, transport=transport
         )
 
-    async def __aenter__(self) -> "AsyncClient":
+    async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(
@@ -141,7 +144,10 @@ class AsyncClient:
             ApiProblem: The gateway or the scheduler refused it.
 
         """
-        spec = workload if isinstance(workload, WorkloadSpec) else from_yaml(workload)
+        # Only here: the contract of workloads takes longer to import than a list takes to fetch.
+        from whaleflux.client.workload_file import from_yaml
+
+        spec = from_yaml(workload) if isinstance(workload, str | Path) else workload
         base = workload.parent if isinstance(workload, Path) else Path()
         spec = await self.with_uploaded_workdir(spec, base=base, workdir=workdir)
         key = idempotency_key or self._ids.new("key")
@@ -154,6 +160,8 @@ class AsyncClient:
         self, spec: WorkloadSpec, *, base: Path, workdir: Path | None = None
     ) -> WorkloadSpec:
         """Return *spec* with its folder uploaded and replaced by `sha256:<hex>`."""
+        from whaleflux.client.packing import packed
+
         folder = workdir or flows.workdir_folder(spec, base)
         if folder is None:
             return spec

@@ -18,14 +18,17 @@ RESYNC = "resync"
 
 
 def events(*, since: int | None, follow: bool) -> Flow[None]:
-    """Emit events after the cursor *since* (all that are kept when None), each of them once."""
-    cursor = since
+    """Emit events after the cursor *since*, each of them once.
+
+    None is from now on with *follow*, and everything that is kept without it.
+    """
+    cursor = since if follow or since is not None else 0
     while True:
         yield Listen(
             Call(
                 "GET",
                 "/v1/events",
-                params=query(since=0 if cursor is None else cursor),
+                params=query(since=cursor),
                 headers={
                     "accept": "text/event-stream",
                     **({} if cursor is None else {"last-event-id": str(cursor)}),

@@ -1,9 +1,11 @@
 """What the client asks of the gateway, written once for the sync and the async client."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from whaleflux.client.errors import NotFound, ServerProblem, WaitTimedOut
@@ -18,7 +20,9 @@ from whaleflux.client.models import (
     WorkloadView,
 )
 from whaleflux.client.wire import Call, Emit, Flow, Now, Pause, Reply, query
-from whaleflux.common.contracts.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from whaleflux.common.contracts.workload import WorkloadSpec
 
 V = TypeVar("V", bound=View)
 

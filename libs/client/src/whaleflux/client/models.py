@@ -78,7 +78,7 @@ class WorkloadView(View):
 
     id: str
     name: str = ""
-    kind: str = "job"
+    kind: str | None = None
     tenant: str | None = None
     project: str | None = None
     user: str | None = None
@@ -105,8 +105,10 @@ class GpuView(View):
     state: str | None = None
     simulated: bool | None = None
     run_id: str | None = None
+    """Who holds it, where that is the caller's own; `state` says whether it is held at all."""
+    workload_id: str | None = None
     phase: str | None = None
-    utilization_pct: float | None = None
+    utilisation_pct: float | None = None
     memory_used_mib: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None

@@ -1,8 +1,11 @@
 """The sync client."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import httpx
 from pydantic import PrivateAttr
@@ -20,31 +23,31 @@ from whaleflux.client.models import (
     ValidationReport,
     WorkloadView,
 )
-from whaleflux.client.packing import packed
 from whaleflux.client.sync_transport import SyncTransport
-from whaleflux.client.workload_file import from_yaml
 from whaleflux.common.clock import Clock
-from whaleflux.common.contracts.workload import WorkloadSpec
 from whaleflux.common.ids import Ids, RandomIds
+
+if TYPE_CHECKING:
+    from whaleflux.common.contracts.workload import WorkloadSpec
 
 
 class Workload(WorkloadView):
     """A workload that can be waited for, read and cancelled."""
 
-    _client: "Client" = PrivateAttr()
+    _client: Client = PrivateAttr()
 
     @classmethod
-    def bound(cls, view: WorkloadView, client: "Client") -> "Workload":
+    def bound(cls, view: WorkloadView, client: Client) -> Workload:
         """Return *view* with the client that it came by."""
         found = cls.model_validate(view.model_dump())
         found._client = client
         return found
 
-    def refresh(self) -> "Workload":
+    def refresh(self) -> Workload:
         """Return how it stands now."""
         return self._client.workload(self.id)
 
-    def wait(self, *, timeout_s: float | None = None) -> "Workload":
+    def wait(self, *, timeout_s: float | None = None) -> Workload:
         """Return it once it has ended, in whatever way.
 
         Raises:
@@ -53,7 +56,7 @@ class Workload(WorkloadView):
         """
         return self._client.wait(self.id, timeout_s=timeout_s)
 
-    def cancel(self) -> "Workload":
+    def cancel(self) -> Workload:
         """Ask for its end."""
         return self._client.cancel(self.id)
 
@@ -107,7 +110,7 @@ class Client:
             target, retries=retries, clock=clock, pause=pause, transport=transport
         )
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(
@@ -139,7 +142,10 @@ class Client:
             ApiProblem: The gateway or the scheduler refused it.
 
         """
-        spec = workload if isinstance(workload, WorkloadSpec) else from_yaml(workload)
+        # Only here: the contract of workloads takes longer to import than a list takes to fetch.
+        from whaleflux.client.workload_file import from_yaml
+
+        spec = from_yaml(workload) if isinstance(workload, str | Path) else workload
         base = workload.parent if isinstance(workload, Path) else Path()
         spec = self.with_uploaded_workdir(spec, base=base, workdir=workdir)
         key = idempotency_key or self._ids.new("key")
@@ -151,6 +157,8 @@ class Client:
         self, spec: WorkloadSpec, *, base: Path, workdir: Path | None = None
     ) -> WorkloadSpec:
         """Return *spec* with its folder uploaded and replaced by `sha256:<hex>`."""
+        from whaleflux.client.packing import packed
+
         folder = workdir or flows.workdir_folder(spec, base)
         if folder is None:
             return spec

@@ -165,5 +165,5 @@ _COLUMNS = (
     Column("current", "", lambda r: "*" if r["current"] else " "),
     Column("name", "NAME", text("name")),
     Column("url", "URL", text("url")),
-    Column("api_key", "KEY", text("api_key"), gives_room=1),
+    Column("api_key", "KEY", text("api_key"), least=12),
 )

@@ -184,11 +184,11 @@ def _phase_state(row: Row) -> Mapping[str, object]:
 
 PHASE_COLUMNS = (
     Column("name", "PHASE", text("name")),
-    Column("role", "ROLE", text("role"), gives_room=2),
+    Column("role", "ROLE", text("role"), drops=1),
     Column("state", "STATE", text("state"), style=_phase_state),
     Column("iteration", "ITER", text("iteration"), right=True),
-    Column("needs", "NEEDS", text("needs"), gives_room=3),
-    Column("metrics", "METRICS", shape.metrics, gives_room=1),
+    Column("needs", "NEEDS", text("needs"), drops=2),
+    Column("metrics", "METRICS", shape.metrics, least=20),
 )
 
 MEMBER_COLUMNS = (
@@ -198,5 +198,5 @@ MEMBER_COLUMNS = (
     Column("state", "STATE", text("state"), style=_phase_state),
     Column("handover_gap_ms", "HAND-OVER", _gap, right=True),
     Column("exit_code", "EXIT", _exit),
-    Column("detail", "DETAIL", text("detail"), gives_room=1),
+    Column("detail", "DETAIL", text("detail"), least=16),
 )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import click
 
+from whaleflux.client.cli import shape
 from whaleflux.client.cli.output import show_one
 from whaleflux.client.cli.session import Session, pass_session
 from whaleflux.client.cli.table import Row
@@ -44,6 +45,8 @@ def explanation_lines(row: Row) -> Iterator[str]:
     """Return an explanation as people read it: the sentence, the funnel, what would help."""
     runs = row.get("runs")
     nested = [r for r in runs if isinstance(r, dict)] if isinstance(runs, list) else []
+    if row.get("phase") and row.get("run_id"):
+        yield f"{bold(shape.run_name(row))}  {dim(str(row['run_id']))}"
     sentence = row.get("sentence") or row.get("why") or row.get("reason")
     if sentence:
         yield from _wrapped(str(sentence))
@@ -61,7 +64,7 @@ def explanation_lines(row: Row) -> Iterator[str]:
         yield dim(f"code {row['code']}")
     for run in nested:
         yield ""
-        yield bold(f"{run.get('phase', '')} #{run.get('iteration', 0)}  {run.get('state', '')}")
+        yield bold(f"{shape.run_name(run)}  {run.get('state', '')}")
         inner = run.get("explanation") or run
         yield from explanation_lines({k: v for k, v in inner.items() if k != "runs"})
 

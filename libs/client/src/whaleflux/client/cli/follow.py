@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from whaleflux.client.cli import exit_codes
+from whaleflux.client.cli import exit_codes, shape
 from whaleflux.client.cli.session import Session, pass_session
 from whaleflux.client.cli.terminal import between, bold, dim, duration, moment, paint, state_style
 from whaleflux.common.clock import SystemClock
@@ -123,7 +123,9 @@ def wait(
 @click.command()
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen.")
 @click.option(
-    "--since", metavar="SEQ|AGE|TIME", help="After this sequence, 2h ago, or an ISO 8601 time."
+    "--since",
+    metavar="SEQ|AGE|TIME",
+    help="After this sequence, from 2h ago, or from an ISO 8601 time; with -f: from now on.",
 )
 @click.option("--type", "types", multiple=True, help="Only this type, for example run.placed.")
 @click.option("--subject", help="Only about this workload, run or node (or a workload's runs).")
@@ -185,16 +187,16 @@ def _since(text: str | None) -> tuple[int | None, datetime | None]:
         return int(text), None
     now = SystemClock().now()
     if text == "today":
-        return None, now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return 0, now.replace(hour=0, minute=0, second=0, microsecond=0)
     if text[:-1].isdigit() and text[-1] in DURATION_UNITS_S:
-        return None, now - timedelta(seconds=int(text[:-1]) * DURATION_UNITS_S[text[-1]])
+        return 0, now - timedelta(seconds=int(text[:-1]) * DURATION_UNITS_S[text[-1]])
     at = moment(text)
     if at is None:
         raise Refused(
             f"--since {text!r}: write a sequence (1234), an age (2h) or a time in ISO 8601.",
             code="bad_since",
         )
-    return None, at if at.tzinfo else at.replace(tzinfo=now.tzinfo)
+    return 0, at if at.tzinfo else at.replace(tzinfo=now.tzinfo)
 
 
 def _short(type_: str) -> str:
@@ -224,5 +226,5 @@ def _detail(event: "PublicEvent") -> str:
         metrics = data.get("metrics")
         shown = metrics.items() if isinstance(metrics, dict) else ()
         said = [f"step {data['step']}"] if data.get("step") is not None else []
-        said += [f"{name}={value:.4g}" for name, value in list(shown)[:3]]
+        said += [f"{name}={shape.number(value)}" for name, value in list(shown)[:3]]
     return f"  {', '.join(said)}" if said else ""

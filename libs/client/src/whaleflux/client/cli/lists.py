@@ -32,7 +32,7 @@ def jobs(
     now = SystemClock().now
     show_list(
         lambda: (
-            w.to_dict()
+            shape.job_row(w.to_dict())
             for w in session.client.workloads(
                 state=state, kind=kind, name=name, limit=options.fetched
             )
@@ -65,7 +65,7 @@ def runs(
     narrowed = state is not None or phase is not None
     show_list(
         lambda: (
-            r.to_dict()
+            shape.run_row(r.to_dict())
             for r in session.client.runs(workload, limit=None if narrowed else options.fetched)
             if state in (None, r.state) and phase in (None, r.phase)
         ),
@@ -83,7 +83,9 @@ def runs(
 def nodes(session: Session, /, options: ListOptions, state: str | None) -> None:
     """List the nodes of the fleet."""
     show_list(
-        lambda: (n.to_dict() for n in session.client.nodes() if state in (None, n.state)),
+        lambda: (
+            shape.node_row(n.to_dict()) for n in session.client.nodes() if state in (None, n.state)
+        ),
         NODE_COLUMNS,
         options,
         identity=itemgetter("id"),
@@ -115,7 +117,7 @@ def gpus(
             if state in (None, g.state)
             and type_ in (None, g.type)
             and node in (None, g.node_id)
-            and not (free and g.run_id is not None)
+            and not (free and g.state != "free")
         ),
         GPU_COLUMNS,
         options,
@@ -137,20 +139,20 @@ def job_columns(now: datetime) -> Sequence[Column]:
     """Return the columns of workloads, with ages as of *now*."""
     return (
         Column("id", "ID", text("id"), style=_quiet),
-        Column("name", "NAME", text("name"), gives_room=1),
-        Column("kind", "KIND", text("kind")),
+        Column("name", "NAME", text("name"), least=12),
+        Column("kind", "KIND", text("kind"), drops=3),
         Column("state", "STATE", text("state"), style=_state_cell),
-        Column("phases", "PHASE", shape.phase_now, gives_room=2),
+        Column("active_phases", "PHASE", text("active_phases"), least=10, drops=2),
         Column(
             "created_at", "TIME", lambda r: shape.elapsed(r, now, since="created_at"), right=True
         ),
-        Column("simulated", "GPUS", shape.devices_word, gives_room=3),
+        Column("simulated", "DEVICES", shape.devices_word),
         Column("project", "PROJECT", text("project"), wide=True),
         Column("user", "USER", text("user"), wide=True),
         Column("priority", "PRIORITY", text("priority"), right=True, wide=True),
         Column("created_at", "CREATED", lambda r: _when(r.get("created_at")), wide=True),
         Column("ended_at", "ENDED", lambda r: _when(r.get("ended_at")), wide=True),
-        Column("reason", "REASON", text("reason"), wide=True, gives_room=4),
+        Column("reason", "REASON", text("reason"), wide=True, least=20),
     )
 
 
@@ -161,13 +163,13 @@ def run_columns(now: datetime) -> Sequence[Column]:
         Column("iteration", "ITER", text("iteration"), right=True),
         Column("attempt", "TRY", text("attempt"), right=True),
         Column("state", "STATE", text("state"), style=_state_cell),
-        Column("gpu_type", "GPUS", shape.run_gpus, gives_room=1),
-        Column("members", "NODES", shape.run_nodes, gives_room=2),
+        Column("gpu_type", "GPUS", shape.run_gpus),
+        Column("node_ids", "NODES", text("node_ids"), least=8, drops=1),
         Column("progress", "PROGRESS", shape.progress, right=True),
         Column(
             "started_at", "RAN", lambda r: shape.elapsed(r, now, since="started_at"), right=True
         ),
-        Column("id", "ID", text("id"), gives_room=3, style=_quiet),
+        Column("id", "ID", text("id"), drops=2, style=_quiet),
         Column("role", "ROLE", text("role"), wide=True),
         Column(
             "queued_at",
@@ -176,8 +178,8 @@ def run_columns(now: datetime) -> Sequence[Column]:
             right=True,
             wide=True,
         ),
-        Column("metrics", "METRICS", shape.metrics, wide=True, gives_room=4),
-        Column("reason", "REASON", text("reason"), wide=True, gives_room=5),
+        Column("metrics", "METRICS", shape.metrics, wide=True, least=20),
+        Column("reason", "REASON", text("reason"), wide=True, least=20),
     )
 
 
@@ -188,17 +190,17 @@ def _end_of_wait(row: Row) -> str:
 NODE_COLUMNS = (
     Column("id", "NODE", text("id")),
     Column("state", "STATE", text("state"), style=_state_cell),
-    Column("gpus", "GPUS", shape.node_gpus),
-    Column("free", "FREE", shape.node_free, right=True),
+    Column("gpu_types", "GPUS", shape.node_gpus),
+    Column("gpus_free", "FREE", text("gpus_free"), right=True),
     Column("cpus", "CPUS", text("cpus"), right=True),
     Column("memory_mib", "MEMORY", lambda r: gibibytes(r.get("memory_mib")), right=True),
-    Column("stores", "STORES", text("stores"), gives_room=2),
-    Column("reason", "REASON", text("reason"), gives_room=1),
+    Column("stores", "STORES", text("stores"), drops=2),
+    Column("reason", "REASON", text("reason"), least=14),
 )
 
 
 def _share(row: Row) -> str:
-    value = row.get("utilization_pct")
+    value = row.get("utilisation_pct")
     return "-" if value is None else f"{value:.0f}%"
 
 
@@ -216,6 +218,12 @@ def _number(key: str, unit: str) -> Column:
     return Column(key, heading, cell, right=True)
 
 
+def _holder(row: Row) -> str:
+    if row.get("run_id") is not None:
+        return str(row["run_id"])
+    return "(another tenant)" if row.get("state") == "held" else "-"
+
+
 GPU_COLUMNS = (
     Column("node_id", "NODE", text("node_id")),
     Column("index", "GPU", text("index"), right=True),
@@ -225,20 +233,22 @@ GPU_COLUMNS = (
         lambda r: shape.device(r.get("type"), count=None, simulated=r.get("simulated")),
     ),
     Column("state", "STATE", text("state"), style=_state_cell),
-    Column("utilization_pct", "UTIL", _share, right=True),
+    Column("utilisation_pct", "UTIL", _share, right=True),
     Column("memory_mib", "MEMORY", _memory, right=True),
     _number("power_w", "W"),
     _number("temperature_c", "C"),
-    Column("run_id", "HELD BY", lambda r: str(r.get("run_id") or "-"), gives_room=1),
+    Column("phase", "PHASE", text("phase")),
+    Column("run_id", "RUN", _holder, drops=1),
     Column("uuid", "UUID", text("uuid"), wide=True),
 )
 
 
 def _gpu_summary(rows: Sequence[Row]) -> str:
-    held = sum(1 for row in rows if row.get("run_id") is not None)
+    held = sum(1 for row in rows if row.get("state") == "held")
+    free = sum(1 for row in rows if row.get("state") == "free")
     simulated = sum(1 for row in rows if row.get("simulated"))
     marked = f"; {simulated} simulated" if simulated else ""
-    return dim(f"{len(rows)} GPUs: {held} held, {len(rows) - held} free{marked}")
+    return dim(f"{len(rows)} GPUs: {held} held, {free} free{marked}")
 
 
 def _when(value: str | None) -> str:

@@ -202,6 +202,8 @@ def _csv_cell(value: object) -> object:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list) and not any(isinstance(v, dict | list) for v in value):
+        return " ".join(str(v) for v in value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 

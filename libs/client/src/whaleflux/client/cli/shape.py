@@ -26,44 +26,53 @@ def devices_word(row: Row) -> str:
     return "-" if simulated is None else "simulated" if simulated else "real"
 
 
+def job_row(row: Row) -> Row:
+    """Return a workload with the phases that are under way, or wait, as `active_phases`."""
+    phases = _dicts(row.get("phases"))
+    shown: list[str] = []
+    if row.get("kind") == "pipeline" and row.get("ended_at") is None:
+        active = [p for p in phases if p.get("state") in ACTIVE_STATES]
+        waiting = [p for p in phases if p.get("state") == "queued"]
+        shown = [phase_name(p) for p in active or waiting]
+    return {**row, "active_phases": shown}
+
+
+def run_row(row: Row) -> Row:
+    """Return a run with the sum of its members as `gpu_count` and `node_ids`."""
+    members = _dicts(row.get("members"))
+    names = [str(m["node_id"]) for m in members if m.get("node_id")]
+    count = sum(len(m.get("gpus") or ()) for m in members) if members else None
+    return {**row, "gpu_count": count, "node_ids": list(dict.fromkeys(names))}
+
+
+def node_row(row: Row) -> Row:
+    """Return a node with its GPUs counted: `gpu_types`, `gpu_count` and `gpus_free`."""
+    gpus = _dicts(row.get("gpus"))
+    types: dict[str, int] = {}
+    for gpu in gpus:
+        name = str(gpu.get("type", "unknown"))
+        types[name] = types.get(name, 0) + 1
+    usable = row.get("state") == "ready"
+    free = sum(1 for gpu in gpus if gpu.get("run_id") is None) if usable else 0
+    return {**row, "gpu_types": types, "gpu_count": len(gpus), "gpus_free": free}
+
+
 def run_gpus(row: Row) -> str:
     """Return the GPUs that a run holds or held."""
-    members = _dicts(row.get("members"))
-    count = sum(len(m.get("gpus") or ()) for m in members)
+    count = run_row(row)["gpu_count"]
     return device(row.get("gpu_type"), count=count, simulated=row.get("simulated"))
-
-
-def run_nodes(row: Row) -> str:
-    """Return the nodes that a run's members are on, each once."""
-    names = [str(m["node_id"]) for m in _dicts(row.get("members")) if m.get("node_id")]
-    return ",".join(dict.fromkeys(names)) or "-"
 
 
 def node_gpus(row: Row) -> str:
     """Return a node's GPUs by type."""
-    types: dict[str, int] = {}
-    for gpu in _dicts(row.get("gpus")):
-        name = str(gpu.get("type", "unknown"))
-        types[name] = types.get(name, 0) + 1
+    types = row.get("gpu_types") or {}
     shown = ", ".join(f"{count}×{name}" for name, count in types.items())
     return f"{shown}{SIMULATED if row.get('simulated') else ''}" if shown else "-"
 
 
-def node_free(row: Row) -> str:
-    """Return how many of a node's GPUs nobody holds."""
-    gpus = _dicts(row.get("gpus"))
-    return str(sum(1 for gpu in gpus if gpu.get("run_id") is None)) if gpus else "-"
-
-
-def phase_now(row: Row) -> str:
-    """Return the phases of a workload that are under way, with their iteration."""
-    phases = _dicts(row.get("phases"))
-    if row.get("kind") != "pipeline" or row.get("ended_at") is not None:
-        return "-"
-    active = [p for p in phases if p.get("state") in ACTIVE_STATES]
-    waiting = [p for p in phases if p.get("state") == "queued"]
-    shown = ", ".join(phase_name(p) for p in active or waiting)
-    return shown or "-"
+def run_name(row: Row) -> str:
+    """Return a run by its phase and iteration."""
+    return f"{row.get('phase', '-')} #{row.get('iteration', 0)}"
 
 
 def phase_name(phase: Mapping[str, Any]) -> str:
@@ -84,8 +93,13 @@ def metrics(row: Row) -> str:
     found = row.get("metrics")
     if not isinstance(found, Mapping) or not found:
         return "-"
-    shown = [f"{k}={v:.4g}" for k, v in list(found.items())[:METRICS_SHOWN]]
+    shown = [f"{k}={number(v)}" for k, v in list(found.items())[:METRICS_SHOWN]]
     return " ".join(shown + (["…"] if len(found) > METRICS_SHOWN else []))
+
+
+def number(value: float) -> str:
+    """Return a measured value in four digits, or all that stand before the point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def elapsed(row: Row, now: datetime, *, since: str, until: str = "ended_at") -> str:

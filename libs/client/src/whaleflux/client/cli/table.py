@@ -9,8 +9,6 @@ from whaleflux.client.cli.terminal import bold, paint
 
 Row: TypeAlias = Mapping[str, Any]
 GAP = "  "
-CELL_MIN = 6
-"""A column that must give room keeps at least this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +21,10 @@ class Column:
     right: bool = False
     wide: bool = False
     """Only with `-o wide`."""
-    gives_room: int = 0
-    """Columns with a higher number are cut first; 0 is never cut."""
+    least: int | None = None
+    """How narrow it may be cut; None is never."""
+    drops: int = 0
+    """On a narrow terminal columns with a higher number are left out first; 0 is never."""
     style: Callable[[Row], Mapping[str, object]] | None = None
 
 
@@ -45,14 +45,17 @@ def text(key: str) -> Callable[[Row], str]:
 def render(
     rows: Sequence[Row], columns: Sequence[Column], *, width: int | None, headings: bool
 ) -> list[str]:
-    """Return the lines of a table; *width* None means that nothing is cut."""
+    """Return the lines of a table; *width* None means that nothing is cut or left out."""
     cells = [[clean(column.cell(row)) for column in columns] for row in rows]
     widths = [
         max([cell_width(line[i]) for line in cells] + [cell_width(c.heading) if headings else 0])
         for i, c in enumerate(columns)
     ]
     if width is not None:
-        widths = _fit(widths, columns, width)
+        kept = _kept(widths, columns, width)
+        columns = [columns[i] for i in kept]
+        cells = [[line[i] for i in kept] for line in cells]
+        widths = _fit([widths[i] for i in kept], columns, width)
     lines: list[str] = []
     if headings:
         line = _line([c.heading for c in columns], columns, widths)
@@ -88,19 +91,29 @@ def cut(cell: str, room: int) -> str:
     return kept + "…"
 
 
-def _fit(widths: list[int], columns: Sequence[Column], width: int) -> list[int]:
+def _kept(widths: Sequence[int], columns: Sequence[Column], width: int) -> list[int]:
+    """Return which columns stay so that the rest, cut as far as they may be, fits."""
+    kept = list(range(len(columns)))
+    leaving = sorted((i for i in kept if columns[i].drops), key=lambda i: -columns[i].drops)
+    for i in leaving:
+        if sum(_floor(widths[k], columns[k]) + len(GAP) for k in kept) - len(GAP) <= width:
+            break
+        kept.remove(i)
+    return kept
+
+
+def _floor(width: int, column: Column) -> int:
+    if column.least is None:
+        return width
+    return min(width, max(column.least, cell_width(column.heading)))
+
+
+def _fit(widths: Sequence[int], columns: Sequence[Column], width: int) -> list[int]:
+    """Return *widths*, cut from the right until the table fits, as far as columns may be cut."""
     fitted = list(widths)
     too_much = sum(fitted) + len(GAP) * (len(fitted) - 1) - width
-    givers = sorted(
-        (i for i, c in enumerate(columns) if c.gives_room),
-        key=lambda i: columns[i].gives_room,
-        reverse=True,
-    )
-    for i in givers:
-        if too_much <= 0:
-            break
-        floor = max(CELL_MIN, cell_width(columns[i].heading))
-        given = min(too_much, max(0, fitted[i] - floor))
+    for i in reversed(range(len(columns))):
+        given = max(0, min(too_much, fitted[i] - _floor(fitted[i], columns[i])))
         fitted[i] -= given
         too_much -= given
     return fitted

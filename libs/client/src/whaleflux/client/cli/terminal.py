@@ -13,7 +13,8 @@ _COLOURS: Mapping[str, Mapping[str, object]] = {
     "running": {"fg": "green"},
     "ready": {"fg": "green"},
     "healthy": {"fg": "green"},
-    "busy": {"fg": "green"},
+    "held": {"fg": "green"},
+    "free": {"dim": True},
     "succeeded": {"fg": "green", "dim": True},
     "queued": {"fg": "yellow"},
     "waiting": {"fg": "yellow"},
@@ -33,6 +34,9 @@ _COLOURS: Mapping[str, Mapping[str, object]] = {
     "cancelled": {"dim": True},
     "preempted": {"fg": "magenta"},
 }
+
+ONE_UNIT_FROM = 100
+"""Of a hundred days, nobody wants the hours."""
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -87,7 +91,9 @@ def duration(seconds: float | None) -> str:
                 return f"{first}s"
             small_name, small = units[index + 1]
             second = rest // small
-            return f"{first}{name}{second:02d}{small_name}" if second else f"{first}{name}"
+            if not second or first >= ONE_UNIT_FROM:
+                return f"{first}{name}"
+            return f"{first}{name}{second:02d}{small_name}"
     return "0s"
 
 
