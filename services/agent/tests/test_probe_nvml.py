@@ -124,7 +124,7 @@ async def make() -> AsyncIterator[Make]:
     yield make_one
     for probe in probes:
         await probe.close()
-        await _until(lambda probe=probe: probe.abandoned == 0)  # type: ignore[misc]
+        await _until(lambda probe=probe: probe.abandoned == 0)  # type: ignore[misc]  # a default binds the loop variable
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -113,7 +113,7 @@ def test_daemonised_descendants_die_with_their_member(shim: Make) -> None:
         grace_s=0.2,
     )
     one.wait_for("daemon")
-    daemon = int(re.search(r"daemon (\d+)", one.log())[1])  # type: ignore[index]
+    daemon = int(re.search(r"daemon (\d+)", one.log())[1])  # type: ignore[index]  # no match fails the test
     assert is_alive(daemon)
     assert one.end()["kind"] == "done"
     assert not is_alive(daemon)
@@ -246,7 +246,7 @@ def test_the_program_starts_with_default_signals_and_no_foreign_files(shim: Make
     )
     one.end()
     assert "['0', '1', '2', '3'] 63" in one.log()
-    ignored = int(re.search(r"SigIgn:\\t(\w+)", one.log())[1], 16)  # type: ignore[index]
+    ignored = int(re.search(r"SigIgn:\\t(\w+)", one.log())[1], 16)  # type: ignore[index]  # no match fails the test
     assert ignored & ~(1 << (signal.SIGPIPE - 1)) & ~(1 << (signal.SIGXFSZ - 1)) == 0
 
 

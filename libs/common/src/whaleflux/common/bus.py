@@ -9,59 +9,41 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
+from whaleflux.common.bus_client import Address, connect_client, message_of
+from whaleflux.common.bus_limits import (
+    CLIENT_CONNECT_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
+    PENDING_BYTES_MAX,
+    PENDING_MESSAGES_MAX,
+    REBUILD_WAIT_S_MAX,
+    RECONNECT_WAIT_S,
+    SUBSCRIBE_CHECK_S,
+)
+from whaleflux.common.bus_message import (
+    HEADER_ERROR_CODE,
+    BusMessage,
+    error_of,
+    headers_of,
+)
+from whaleflux.common.bus_replies import Replies, ReplyHandler
 from whaleflux.common.errors import Broken, Refused, Unavailable, WhalefluxError
 
-RECONNECT_WAIT_S = 0.25
-"""Between attempts to reach a server that went away; a restart takes 20 ms to 700 ms."""
-PING_INTERVAL_S = 5
-PINGS_OUTSTANDING_MAX = 2
-"""A frozen server is noticed after 15 s at the latest; the library's default takes six minutes."""
-CLIENT_CONNECT_TIMEOUT_S = 2
-REBUILD_WAIT_S_MAX = 5.0
-"""Longest pause between attempts to rebuild a client that closed for good."""
-SUBSCRIBE_CHECK_S = 2.0
-"""How long a new subscription waits for the server to say that it is not permitted."""
-CLOSE_TIMEOUT_S = 3.0
-"""A close that takes longer is given up; the process is ending anyway."""
-PENDING_MESSAGES_MAX = 65_536
-PENDING_BYTES_MAX = 64 * 1024 * 1024
-"""What one subscription may hold before the client drops messages and says so."""
-
-HEADER_STATUS = "Status"
-HEADER_ERROR = "Nats-Service-Error"
-HEADER_ERROR_CODE = "Nats-Service-Error-Code"
-STATUS_NO_RESPONDERS = "503"
+__all__ = ["Bus", "BusMessage", "Unsubscribe"]
 
 _log = logging.getLogger(__name__)
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class BusMessage:
-    """What came over the wire."""
-
-    subject: str
-    body: bytes
-    headers: Mapping[str, str]
-    reply: str
-
-    @property
-    def status(self) -> str:
-        """Return the server's status code, or an empty string for an ordinary message."""
-        return self.headers.get(HEADER_STATUS, "")
-
-
 Handler = Callable[[BusMessage], Awaitable[None]]
 Answerer = Callable[[BusMessage], Awaitable[bytes]]
 Unsubscribe = Callable[[], Awaitable[None]]
-ReplyHandler = Callable[["BusMessage | WhalefluxError"], None]
 
 
 @dataclass(eq=False)
@@ -72,31 +54,14 @@ class _Subscribed:
     wire: Subscription | None = None
 
 
-@dataclass(eq=False)
-class _Pending:
-    subject: str
-    handler: ReplyHandler
-
-
-@dataclass(frozen=True)
-class _Address:
-    url: str
-    user: str
-    password: str = field(repr=False)
-    name: str
-    inbox_prefix: str
-
-
 class Bus:
     """A connection that outlives its client."""
 
-    def __init__(self, address: _Address) -> None:
+    def __init__(self, address: Address) -> None:
         self._address = address
         self._client = Client()
         self._subscriptions: list[_Subscribed] = []
-        self._pending: dict[str, _Pending] = {}
-        self._reply_root = ""
-        self._reply_count = 0
+        self._replies = Replies()
         self._violations: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self._up = asyncio.Event()
@@ -124,7 +89,7 @@ class Bus:
             Unavailable: No server let us in within *connect_timeout_s*.
 
         """
-        bus = cls(_Address(url, user, password, name, inbox_prefix))
+        bus = cls(Address(url, user, password, name, inbox_prefix))
         await bus._open(connect_timeout_s)
         # The supervisor belongs to the connection as its read loop does: `close` ends it, and it
         # cannot raise, so no TaskGroup of the service needs to watch it.
@@ -182,7 +147,7 @@ class Bus:
         )
         message = await answer
         if HEADER_ERROR_CODE in message.headers:
-            raise _error_of(message)
+            raise error_of(message)
         return message
 
     async def ask(
@@ -194,32 +159,7 @@ class Bus:
         timeout_s: float,
     ) -> "asyncio.Future[BusMessage]":
         """Send a question and return the future of its answer, which ends within *timeout_s*."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[BusMessage] = loop.create_future()
-
-        def settle(outcome: BusMessage | WhalefluxError) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, WhalefluxError):
-                future.set_exception(outcome)
-            elif outcome.status == STATUS_NO_RESPONDERS and not outcome.body:
-                future.set_exception(
-                    Unavailable(f"nobody answers on {subject}", code="no_responders")
-                )
-            else:
-                future.set_result(outcome)
-
-        def expire() -> None:
-            settle(Unavailable(f"no answer on {subject} in {timeout_s:.3g} s", code="timeout"))
-
-        reply, close = self.open_reply(settle, of=subject)
-        timer = loop.call_later(timeout_s, expire)
-
-        def finish(_: "asyncio.Future[BusMessage]") -> None:
-            timer.cancel()
-            close()
-
-        future.add_done_callback(finish)
+        reply, future = self._replies.future(subject, timeout_s)
         try:
             await self.publish(subject, body, headers=headers, reply=reply)
         except BaseException:
@@ -233,10 +173,7 @@ class Bus:
         *handler* also gets the error, once, when the connection drops or when publishing to *of*
         is not permitted.
         """
-        self._reply_count += 1
-        token = str(self._reply_count)
-        self._pending[token] = _Pending(of, handler)
-        return self._reply_root + token, lambda: self._forget(token)
+        return self._replies.open(handler, of=of)
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Unsubscribe:
         """Hear *subject*; messages are handled one after another; survives every reconnect.
@@ -266,10 +203,10 @@ class Bus:
             try:
                 body = await handler(message)
             except WhalefluxError as error:
-                body, headers = b"", _headers_of(error)
+                body, headers = b"", headers_of(error)
             except Exception:
                 _log.exception("question could not be answered", extra={"subject": subject})
-                body, headers = b"", _headers_of(Broken("the answering service failed"))
+                body, headers = b"", headers_of(Broken("the answering service failed"))
             if message.reply:
                 await self.publish(message.reply, body, headers=headers)
 
@@ -307,7 +244,7 @@ class Bus:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})
-        self._fail_pending(Unavailable("the bus was closed", code="disconnected"))
+        self._replies.fail(Unavailable("the bus was closed", code="disconnected"))
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.drain()
@@ -327,18 +264,9 @@ class Bus:
         self._client_closed.clear()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._client.connect(
-                    servers=[part.strip() for part in self._address.url.split(",")],
-                    name=self._address.name,
-                    user=self._address.user or None,
-                    password=self._address.password or None,
-                    inbox_prefix=self._address.inbox_prefix,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # floats work
-                    ping_interval=PING_INTERVAL_S,
-                    max_outstanding_pings=PINGS_OUTSTANDING_MAX,
-                    connect_timeout=CLIENT_CONNECT_TIMEOUT_S,
-                    drain_timeout=int(CLOSE_TIMEOUT_S) - 1,
+                await connect_client(
+                    self._client,
+                    self._address,
                     error_cb=self._on_error,
                     disconnected_cb=self._on_disconnected,
                     reconnected_cb=self._on_connected,
@@ -358,9 +286,9 @@ class Bus:
         self._up.set()
 
     async def _subscribe_replies(self) -> None:
-        self._reply_root = self._client.new_inbox() + "."
+        self._replies.root = self._client.new_inbox() + "."
         await self._client.subscribe(
-            self._reply_root + "*",
+            self._replies.root + "*",
             cb=self._on_reply,
             pending_msgs_limit=0,
             pending_bytes_limit=0,
@@ -369,7 +297,7 @@ class Bus:
     async def _subscribe_wire(self, subscribed: _Subscribed) -> None:
         async def forward(raw: Msg) -> None:
             try:
-                await subscribed.handler(_message(raw))
+                await subscribed.handler(message_of(raw))
             except Exception:
                 _log.exception("message handler failed", extra={"subject": raw.subject})
 
@@ -430,9 +358,7 @@ class Bus:
             self._tell_listeners()
 
     async def _on_reply(self, raw: Msg) -> None:
-        pending = self._pending.get(raw.subject[len(self._reply_root) :])
-        if pending is not None:
-            pending.handler(_message(raw))
+        self._replies.hear(message_of(raw))
 
     async def _on_connected(self) -> None:
         self._up.set()
@@ -443,7 +369,7 @@ class Bus:
         self._up.clear()
         if not self._closing:
             _log.warning("bus connection is lost", extra={"reason": self._last_error})
-        self._fail_pending(Unavailable("the bus connection was lost", code="disconnected"))
+        self._replies.fail(Unavailable("the bus connection was lost", code="disconnected"))
 
     async def _on_closed(self) -> None:
         self._up.clear()
@@ -465,30 +391,11 @@ class Bus:
             return
         user = self._address.user or "nobody"
         refusal = Refused(f"user {user} may not publish to {subject}", code="not_permitted")
-        for token, pending in list(self._pending.items()):
-            if pending.subject == subject:
-                self._forget(token)
-                pending.handler(refusal)
+        self._replies.refuse(subject, refusal)
 
     def _tell_listeners(self) -> None:
         for listener in list(self._listeners):
             listener()
-
-    def _fail_pending(self, error: WhalefluxError) -> None:
-        pending, self._pending = self._pending, {}
-        for entry in pending.values():
-            entry.handler(error)
-
-    def _forget(self, token: str) -> None:
-        self._pending.pop(token, None)
-
-
-def _message(raw: Msg) -> BusMessage:
-    # The client keys the status description by an enum member, which hashes unlike its text.
-    headers = (
-        {str(getattr(k, "value", k)): v for k, v in raw.headers.items()} if raw.headers else {}
-    )
-    return BusMessage(raw.subject, raw.data, headers, raw.reply)
 
 
 async def _unsubscribe_wire(subscribed: _Subscribed) -> None:
@@ -499,21 +406,3 @@ async def _unsubscribe_wire(subscribed: _Subscribed) -> None:
     except (NatsError, OSError):
         # The client is gone, and its subscriptions with it.
         _log.debug("subscription ended with its client", extra={"subject": subscribed.subject})
-
-
-def _headers_of(error: WhalefluxError) -> dict[str, str]:
-    match error:
-        case Refused():
-            status = "400"
-        case Unavailable():
-            status = "503"
-        case _:
-            status = "500"
-    return {HEADER_ERROR: f"{error.code}: {error.message}", HEADER_ERROR_CODE: status}
-
-
-def _error_of(message: BusMessage) -> WhalefluxError:
-    code, _, sentence = message.headers.get(HEADER_ERROR, "").partition(": ")
-    if message.headers[HEADER_ERROR_CODE] == "400":
-        return Refused(sentence, code=code)
-    return Unavailable(sentence, code=code)

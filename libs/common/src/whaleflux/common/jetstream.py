@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn
 
-from whaleflux.common.bus import HEADER_STATUS, Bus, BusMessage
+from whaleflux.common.bus import Bus
+from whaleflux.common.bus_message import HEADER_STATUS, BusMessage
 from whaleflux.common.contracts.subjects import HEADER_MSG_ID
 from whaleflux.common.errors import Broken, Refused, Unavailable, WhalefluxError
 from whaleflux.common.log import Conflict
