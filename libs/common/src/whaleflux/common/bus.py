@@ -8,7 +8,7 @@ flight when the connection drops) is looked after here.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nats.aio.client import Client
@@ -28,7 +28,10 @@ from whaleflux.common.bus_limits import (
 )
 from whaleflux.common.bus_message import (
     HEADER_ERROR_CODE,
+    Answerer,
     BusMessage,
+    Handler,
+    Unsubscribe,
     error_of,
     headers_of,
 )
@@ -39,11 +42,6 @@ __all__ = ["Bus", "BusMessage", "Unsubscribe"]
 
 _log = logging.getLogger(__name__)
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.I)
-
-
-Handler = Callable[[BusMessage], Awaitable[None]]
-Answerer = Callable[[BusMessage], Awaitable[bytes]]
-Unsubscribe = Callable[[], Awaitable[None]]
 
 
 @dataclass(eq=False)

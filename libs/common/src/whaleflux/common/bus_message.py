@@ -1,6 +1,6 @@
 """What comes over the wire, and how an answerer's errors travel with it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from whaleflux.common.errors import Refused, Unavailable, WhalefluxError
@@ -24,6 +24,11 @@ class BusMessage:
     def status(self) -> str:
         """Return the server's status code, or an empty string for an ordinary message."""
         return self.headers.get(HEADER_STATUS, "")
+
+
+Handler = Callable[[BusMessage], Awaitable[None]]
+Answerer = Callable[[BusMessage], Awaitable[bytes]]
+Unsubscribe = Callable[[], Awaitable[None]]
 
 
 def headers_of(error: WhalefluxError) -> dict[str, str]:
