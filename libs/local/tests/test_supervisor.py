@@ -70,7 +70,14 @@ async def test_a_child_that_keeps_dying_is_given_up(
         await one.start(python("a", "print('no luck', flush=True); raise SystemExit(3)"))
         await until(lambda: one.has_ended("a"))
         assert one.deaths("a") == 3
-        assert one.log_tail("a").count("no luck") == 3
+        assert one.last_words("a") == "no luck"
+
+
+async def test_last_words_are_read_out_of_json_logs(tmp_path: Path) -> None:
+    line = '{"level": "error", "message": "cannot start", "reason": "no bus"}'
+    async with supervisor(tmp_path) as one:
+        await one.start(python("a", f"print({line!r}, flush=True); {WAITER}"))
+        await until(lambda: one.last_words("a") == "cannot start: no bus")
 
 
 async def test_stopping_ends_agents_before_services_before_servers(tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ async def test_stopping_ends_agents_before_services_before_servers(tmp_path: Pat
     async with supervisor(tmp_path / "state") as one:
         for name, tier in (("3", Tier.SERVER), ("1", Tier.AGENT), ("2", Tier.SERVICE)):
             await one.start(python(name, say, tier=tier, ORDER=str(order), ME=name))
-        await until(lambda: all(one.log_tail(name) == "up" for name in "123"))
+        await until(lambda: all(one.last_words(name) == "up" for name in "123"))
     assert order.read_text() == "123"
 
 
@@ -100,7 +107,7 @@ async def test_a_child_deaf_to_sigterm_is_killed(
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True)\n"
     async with supervisor(tmp_path) as one:
         await one.start(python("a", deaf + "while True: signal.pause()"))
-        await until(lambda: one.log_tail("a") == "up")
+        await until(lambda: one.last_words("a") == "up")
         child = one.records[0]
     assert not is_alive(child)
 

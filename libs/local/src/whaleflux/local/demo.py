@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -67,7 +68,9 @@ class Demo:
     def say(self, line: str) -> None:
         """Show a line of progress."""
         if self.live is None:
-            self.out.print(f"{self.elapsed_s:6.1f} s  {line}", highlight=False, markup=False)
+            self.out.print(
+                f"{self.elapsed_s:6.1f} s  {line}", highlight=False, markup=False, soft_wrap=True
+            )
 
     @property
     def elapsed_s(self) -> float:
@@ -170,6 +173,8 @@ async def _run(demo: Demo) -> Verdict | None:
 
 
 async def _tell(demo: Demo, paths: StatePaths) -> float:
+    paths.prepare()
+    logging.basicConfig(filename=paths.log("demo"), level=logging.INFO, force=True)
     real = count_real_gpus()
     if demo.simulated and real:
         demo.say(f"found {real} GPUs on this machine: add --real to use them")

@@ -245,5 +245,5 @@ def _raise_if_dead(supervisor: Supervisor, name: str) -> None:
 
 
 def _not_up(supervisor: Supervisor, name: str) -> Unavailable:
-    said = supervisor.log_tail(name) or "it said nothing"
+    said = supervisor.last_words(name) or "it said nothing"
     return Unavailable(f"{name} does not start: {said}", code="server_down")

@@ -178,8 +178,11 @@ class Stack:
         while loop.time() < deadline:
             for name in self.supervisor.names:
                 if self.supervisor.deaths(name) >= START_DEATHS_MAX:
-                    said = self.supervisor.log_tail(name) or "it said nothing"
-                    raise Unavailable(f"{name} does not stay up: {said}", code="part_down")
+                    said = self.supervisor.last_words(name) or "it said nothing"
+                    raise Unavailable(
+                        f"{name} does not stay up ({said}); see {self._paths.log(name)}.",
+                        code="part_down",
+                    )
             nodes = [node.name for node in self._nodes]
             answers = await probe.all(SERVICES, nodes)
             missing = {name: health for name, health in answers.items() if not health.ok}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -25,7 +26,7 @@ RESTARTS_MAX = 8
 """Quick deaths in a row after which a child is left dead and `status` says so."""
 STOP_GRACE_S = 12.0
 """Longest wait for a child after SIGTERM: a member's own grace (10 s) and a little more."""
-LOG_TAIL_BYTES = 2_000
+LOG_TAIL_BYTES = 16_000
 
 
 class Tier(IntEnum):
@@ -89,13 +90,14 @@ class Supervisor:
         """Return how often in a row the child called *name* died soon after its start."""
         return self._children[name].deaths
 
-    def log_tail(self, name: str) -> str:
-        """Return the last words of the child called *name*."""
+    def last_words(self, name: str) -> str:
+        """Return the last sentence that the child called *name* said."""
         try:
             raw = self._paths.log(name).read_bytes()
         except OSError:
             return ""
-        return raw[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        lines = raw[-LOG_TAIL_BYTES:].decode(errors="replace").strip().splitlines()
+        return _sentence(lines[-1]) if lines else ""
 
     async def start(self, spec: ChildSpec) -> None:
         """Start a child and keep it running."""
@@ -188,3 +190,16 @@ class Supervisor:
     def _write_records(self) -> None:
         own = record("supervisor", os.getpid())
         write_records(self._paths.processes, [*([own] if own else []), *self.records])
+
+
+def _sentence(line: str) -> str:
+    """Return what a line of a log says to people, whether it is JSON or not."""
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return line.strip()
+    if not isinstance(body, dict):
+        return line.strip()
+    words = [str(body.get(key) or "") for key in ("message", "reason", "error")]
+    said = [word.strip().splitlines()[-1].strip(" |+-") for word in words if word.strip()]
+    return ": ".join(part for part in said if part)
