@@ -9,14 +9,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from whaleflux.common.bus_client import Address, connect_client, message_of
+from whaleflux.common.bus_client import Address, Subscribed, connect_client, message_of
 from whaleflux.common.bus_limits import (
     CLIENT_CONNECT_TIMEOUT_S,
     CLOSE_TIMEOUT_S,
@@ -44,21 +42,13 @@ _log = logging.getLogger(__name__)
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.I)
 
 
-@dataclass(eq=False)
-class _Subscribed:
-    subject: str
-    queue: str
-    handler: Handler
-    wire: Subscription | None = None
-
-
 class Bus:
     """A connection that outlives its client."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._client = Client()
-        self._subscriptions: list[_Subscribed] = []
+        self._subscriptions: list[Subscribed] = []
         self._replies = Replies()
         self._violations: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -180,7 +170,7 @@ class Bus:
             Refused: This user may not hear that subject.
 
         """
-        subscribed = _Subscribed(subject, queue, handler)
+        subscribed = Subscribed(subject, queue, handler)
         self._subscriptions.append(subscribed)
         if self.connected:
             await self._subscribe_wire(subscribed)
@@ -189,7 +179,7 @@ class Bus:
         async def unsubscribe() -> None:
             if subscribed in self._subscriptions:
                 self._subscriptions.remove(subscribed)
-            await _unsubscribe_wire(subscribed)
+            await subscribed.end()
 
         return unsubscribe
 
@@ -292,7 +282,7 @@ class Bus:
             pending_bytes_limit=0,
         )
 
-    async def _subscribe_wire(self, subscribed: _Subscribed) -> None:
+    async def _subscribe_wire(self, subscribed: Subscribed) -> None:
         async def forward(raw: Msg) -> None:
             try:
                 await subscribed.handler(message_of(raw))
@@ -307,7 +297,7 @@ class Bus:
             pending_bytes_limit=PENDING_BYTES_MAX,
         )
 
-    async def _check_permitted(self, subscribed: _Subscribed) -> None:
+    async def _check_permitted(self, subscribed: Subscribed) -> None:
         # The server says no by an error on the side; a round trip makes sure that it has spoken.
         try:
             async with asyncio.timeout(SUBSCRIBE_CHECK_S):
@@ -394,13 +384,3 @@ class Bus:
     def _tell_listeners(self) -> None:
         for listener in list(self._listeners):
             listener()
-
-
-async def _unsubscribe_wire(subscribed: _Subscribed) -> None:
-    if subscribed.wire is None:
-        return
-    try:
-        await subscribed.wire.unsubscribe()
-    except (NatsError, OSError):
-        # The client is gone, and its subscriptions with it.
-        _log.debug("subscription ended with its client", extra={"subject": subscribed.subject})

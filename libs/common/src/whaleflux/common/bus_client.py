@@ -1,10 +1,13 @@
 """The NATS client's own calls and types, at the edge of the bus."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
 
 from whaleflux.common.bus_limits import (
     CLIENT_CONNECT_TIMEOUT_S,
@@ -13,7 +16,9 @@ from whaleflux.common.bus_limits import (
     PINGS_OUTSTANDING_MAX,
     RECONNECT_WAIT_S,
 )
-from whaleflux.common.bus_message import BusMessage
+from whaleflux.common.bus_message import BusMessage, Handler
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,26 @@ class Address:
     password: str = field(repr=False)
     name: str
     inbox_prefix: str
+
+
+@dataclass(eq=False)
+class Subscribed:
+    """A subscription that outlives the client's own."""
+
+    subject: str
+    queue: str
+    handler: Handler
+    wire: Subscription | None = None
+
+    async def end(self) -> None:
+        """Stop hearing."""
+        if self.wire is None:
+            return
+        try:
+            await self.wire.unsubscribe()
+        except (NatsError, OSError):
+            # The client is gone, and its subscriptions with it.
+            _log.debug("subscription ended with its client", extra={"subject": self.subject})
 
 
 async def connect_client(client: Client, address: Address, **callbacks: Any) -> None:  # noqa: ANN401 - the client's own callbacks
