@@ -212,6 +212,10 @@ def _syntax(error: yaml.MarkedYAMLError) -> SpecError:
     return SpecError("", f"This is not YAML: {what}{context}.", place)
 
 
+_OTHER_BREAKS = "\r\x85\u2028\u2029\ufeff"
+"""Outside double quotes a reader of YAML turns these into line feeds or drops them."""
+
+
 class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = {}  # noqa: RUF012 - the base class declares it so
 
@@ -224,7 +228,10 @@ for _tag, _pattern, _first in RESOLVERS:
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(_TAG + "str", text, style="|" if "\n" in text else None)
+    style = "|" if "\n" in text else None
+    if any(c in text for c in _OTHER_BREAKS):
+        style = '"'
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)
