@@ -16,6 +16,7 @@ from rich.live import Live
 from whaleflux.client import AsyncClient
 from whaleflux.client.models import PublicEvent
 from whaleflux.common.errors import Refused, Unavailable, WhalefluxError
+from whaleflux.common.observe import configure_logging
 from whaleflux.local.demo_kill import AgentKill
 from whaleflux.local.demo_story import Story, kind_of
 from whaleflux.local.demo_verdict import Verdict, judge
@@ -174,12 +175,11 @@ async def _run(demo: Demo) -> Verdict | None:
 
 async def _tell(demo: Demo, paths: StatePaths) -> float:
     paths.prepare()
-    logging.basicConfig(filename=paths.log("demo"), level=logging.INFO, force=True)
     real = count_real_gpus()
     if demo.simulated and real:
         demo.say(f"found {real} GPUs on this machine: add --real to use them")
     demo.say(f"bringing up {len(demo.nodes)} nodes")
-    async with running_stack(paths, demo.nodes) as session:
+    async with _log_kept(paths), running_stack(paths, demo.nodes) as session:
         demo.say(f"ready after {session.ready_s:.1f} s: {session.addresses.gateway_url}")
         key = paths.api_key.read_text().strip()
         async with AsyncClient(session.addresses.gateway_url, key) as client:
@@ -223,6 +223,18 @@ async def _follow(demo: Demo, client: AsyncClient, session: Session, rows: list[
         demo.paint(rows)
         if demo.story.ended:
             return
+
+
+@contextlib.asynccontextmanager
+async def _log_kept(paths: StatePaths) -> AsyncIterator[None]:
+    """Keep this process's own log beside those of the parts; the terminal stays the demo's."""
+    with paths.log("demo").open("a") as log:
+        with contextlib.redirect_stdout(log):
+            configure_logging("demo", log_format="json")
+        try:
+            yield
+        finally:
+            logging.getLogger().handlers.clear()
 
 
 @contextlib.asynccontextmanager
