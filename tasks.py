@@ -66,16 +66,27 @@ def bench(arguments: Sequence[str]) -> int:
     names = _benches()
     wanted = [a for a in arguments if not a.startswith("-")]
     if "--list" in arguments or not wanted:
-        print("\n".join(f"{name:18} {(module.__doc__ or '').splitlines()[0]}" for name, module in names.items()))
+        print(
+            "\n".join(
+                f"{name:18} {(module.__doc__ or '').splitlines()[0]}"
+                for name, module in names.items()
+            )
+        )
         return 0
     if wanted[0] not in names:
-        print(f"There is no benchmark {wanted[0]!r}; there are: {', '.join(names)}.", file=sys.stderr)
+        print(
+            f"There is no benchmark {wanted[0]!r}; there are: {', '.join(names)}.", file=sys.stderr
+        )
         return 2
     module = names[wanted[0]]
     results: dict[str, float] = module.run("--quick" in arguments)
     peers: dict[str, float] = module.PEERS
     if "--json" in arguments:
-        print(json.dumps({"bench": module.NAME, "results": results, "peers": peers, "notes": module.NOTES}))
+        print(
+            json.dumps(
+                {"bench": module.NAME, "results": results, "peers": peers, "notes": module.NOTES}
+            )
+        )
         return 0
     print(f"{'':34}{'ours':>12}{'peer':>12}{'ratio':>9}")
     for key, value in results.items():
