@@ -13,10 +13,11 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from whaleflux.client import AsyncClient
+from whaleflux.client import AsyncClient, from_yaml
 from whaleflux.client.models import PublicEvent
 from whaleflux.common.errors import Refused, Unavailable, WhalefluxError
 from whaleflux.common.observe import configure_logging
+from whaleflux.local.demo_background import Background, beside
 from whaleflux.local.demo_kill import AgentKill
 from whaleflux.local.demo_story import Story, kind_of
 from whaleflux.local.demo_verdict import Verdict, judge
@@ -186,10 +187,7 @@ async def _tell(demo: Demo, paths: StatePaths) -> float:
             rows = await _rows(client)
             try:
                 async with asyncio.timeout(TIMEOUT_S), _screen(demo, rows):
-                    workload = await client.submit(demo.pipeline)
-                    demo.story.workload_id = workload.id
-                    demo.say(f"submitted {demo.pipeline.name} as {workload.id}")
-                    await _follow(demo, client, session, rows)
+                    await _play(demo, client, session, rows)
             except TimeoutError as error:
                 raise Unavailable(
                     f"The pipeline has not ended after {TIMEOUT_S:.0f} s; its last word was: "
@@ -207,12 +205,34 @@ async def _rows(client: AsyncClient) -> list[NodeRow]:
     return list(found.values())
 
 
-async def _follow(demo: Demo, client: AsyncClient, session: Session, rows: list[NodeRow]) -> None:
-    events: AsyncIterator[PublicEvent] = client.events(since=0)
+async def _play(demo: Demo, client: AsyncClient, session: Session, rows: list[NodeRow]) -> None:
+    workload = await client.submit(demo.pipeline)
+    demo.story.workload_id = workload.id
+    demo.say(f"submitted {demo.pipeline.name} as {workload.id}")
+    fleet = [(row.gpu_type, row.gpus) for row in rows]
+    others = beside(from_yaml(demo.pipeline), client, fleet)
+    async with asyncio.TaskGroup() as group:
+        queue = group.create_task(others.keep()) if others else None
+        await _follow(demo, client.events(since=0), session, others=others, rows=rows)
+        if queue is not None:
+            queue.cancel()
+
+
+async def _follow(
+    demo: Demo,
+    events: AsyncIterator[PublicEvent],
+    session: Session,
+    *,
+    others: Background | None,
+    rows: list[NodeRow],
+) -> None:
     async for event in events:
         if event.time is None:
             continue
-        line = demo.story.apply(kind_of(event.type), event.time, event.data)
+        kind = kind_of(event.type)
+        if others is not None:
+            others.hear(kind, event.data)
+        line = demo.story.apply(kind, event.time, event.data)
         if line is not None:
             demo.say(line)
         if demo.kill is not None:
