@@ -66,7 +66,7 @@ def test_rewards_come_from_runs_that_ended_well() -> None:
     assert tell.end("wl_1-rollout-0", 2, "succeeded", reward=0.25) == (
         "rollout #0 done, reward 0.250"
     )
-    assert tell.story.rewards == [(0, 0.25)]
+    assert tell.story.reward_line == ("rollout", [0.25])
 
 
 def test_the_evaluation_says_before_and_after() -> None:

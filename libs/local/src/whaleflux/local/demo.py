@@ -179,12 +179,13 @@ async def _tell(demo: Demo, paths: StatePaths) -> float:
     real = count_real_gpus()
     if demo.simulated and real:
         demo.say(f"found {real} GPUs on this machine: add --real to use them")
-    demo.say(f"bringing up {len(demo.nodes)} nodes")
+    kind = "simulated GPUs, real processes" if demo.simulated else "this machine's GPUs"
+    demo.say(f"bringing up {len(demo.nodes)} nodes with {kind}")
     async with _log_kept(paths), running_stack(paths, demo.nodes) as session:
         demo.say(f"ready after {session.ready_s:.1f} s: {session.addresses.gateway_url}")
         key = paths.api_key.read_text().strip()
         async with AsyncClient(session.addresses.gateway_url, key) as client:
-            rows = await _rows(client)
+            rows = await _rows(demo, client)
             try:
                 async with asyncio.timeout(TIMEOUT_S), _screen(demo, rows):
                     await _play(demo, client, session, rows)
@@ -197,12 +198,12 @@ async def _tell(demo: Demo, paths: StatePaths) -> float:
         return session.ready_s
 
 
-async def _rows(client: AsyncClient) -> list[NodeRow]:
+async def _rows(demo: Demo, client: AsyncClient) -> list[NodeRow]:
     found: dict[str, NodeRow] = {}
     async for gpu in client.gpus():
         row = found.get(gpu.node_id)
         found[gpu.node_id] = NodeRow(gpu.node_id, gpu.type, 1 + (row.gpus if row else 0))
-    return list(found.values())
+    return [found[node.name] for node in demo.nodes if node.name in found]
 
 
 async def _play(demo: Demo, client: AsyncClient, session: Session, rows: list[NodeRow]) -> None:
@@ -240,7 +241,6 @@ async def _follow(
             if told is not None:
                 demo.story.feed.append(told)
                 demo.say(told)
-        demo.paint(rows)
         if demo.story.ended:
             return
 

@@ -11,6 +11,8 @@ from typing import Any
 
 REWARD_METRICS = ("reward", "reward_mean", "mean_reward")
 """Names under which a phase reports its reward, the first found wins."""
+REWARD_ROLES = ("scoring", "rollout", "policy_update")
+"""Phases whose reward is shown while it rises, the first found wins."""
 FEED_LENGTH_MAX = 200
 """Lines of the events feed that are kept."""
 
@@ -66,7 +68,8 @@ class Story:
     """Role of each phase, in the order in which the phases were first queued."""
     holders: dict[GpuKey, Attempt] = field(default_factory=dict)
     gaps_ms: list[float] = field(default_factory=list)
-    rewards: list[tuple[int, float]] = field(default_factory=list)
+    rewards: dict[str, list[float]] = field(default_factory=dict)
+    """Reward of each phase that reports one, by iteration."""
     reward_before: float | None = None
     reward_after: float | None = None
     outcome: str = ""
@@ -102,6 +105,15 @@ class Story:
     def phases_run(self) -> int:
         """Runs that ended well: one for each phase and iteration."""
         return len({a.run_id for a in self.own() if a.outcome == "succeeded"})
+
+    @property
+    def reward_line(self) -> tuple[str, list[float]]:
+        """Return the phase whose reward is worth watching, and that reward by iteration."""
+        for role in REWARD_ROLES:
+            for phase, values in self.rewards.items():
+                if self.roles.get(phase) == role:
+                    return phase, values
+        return "", []
 
     @property
     def lost_steps(self) -> int:
@@ -237,7 +249,7 @@ def _take_metrics(story: Story, attempt: Attempt, metrics: Mapping[str, Any]) ->
         return
     reward = _reward(metrics)
     if reward is not None and attempt.outcome == "succeeded":
-        story.rewards.append((attempt.iteration, reward))
+        story.rewards.setdefault(attempt.phase, []).append(reward)
 
 
 def _on_explained(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:

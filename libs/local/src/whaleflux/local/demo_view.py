@@ -153,9 +153,10 @@ def _numbers(story: Story) -> Text:
     p50, p95 = percentile(story.gaps_ms, 0.5), percentile(story.gaps_ms, 0.95)
     if p50 is not None and p95 is not None:
         line.append(f"   hand-over gap p50 {p50:.0f} ms, p95 {p95:.0f} ms")
-    rewards = [value for _, value in story.rewards][-REWARDS_SHOWN:]
+    phase, rewards = story.reward_line
     if rewards:
-        line.append(f"   reward {sparkline(rewards)} {rewards[-1]:.3f}", style="green")
+        shown = sparkline(rewards[-REWARDS_SHOWN:])
+        line.append(f"   reward of {phase} {shown} {rewards[-1]:.3f}", style="green")
     return line
 
 
