@@ -22,6 +22,7 @@ from whaleflux.common.snapshots import FileSnapshots, schema_of
 from whaleflux.common.streams import ConsumerSpec, ensure_streams
 from whaleflux.scheduler.core import evolve, state
 from whaleflux.scheduler.core.state import State
+from whaleflux.scheduler.shell import metrics
 from whaleflux.scheduler.shell.assignments import Assignments
 from whaleflux.scheduler.shell.service import SERVICE, Service, Source, fact_reader
 from whaleflux.scheduler.shell.settings import SchedulerSettings
@@ -63,7 +64,9 @@ async def serve(runtime: Runtime) -> None:
         runtime.health.set("lease", True, "waiting for another scheduler's lease to end")
         await lease.wait_held()
         runtime.health.set("lease", True, "leading")
+        metrics.LEADING.set(1)
         await _lead(runtime, lease)
+        metrics.LEADING.set(0)
 
 
 async def _lead(runtime: Runtime, lease: LeaderLease) -> None:

@@ -80,6 +80,7 @@ def _workload(
                 spec=event.spec,
             )
             state.unsettled[id_] = None
+            state.live_workloads += 1
         case WorkloadRefused():
             state.refused[id_] = event.body_hash
         case WorkloadCancelling():
@@ -87,6 +88,7 @@ def _workload(
             state.unsettled[id_] = None
         case WorkloadEnded():
             state.workloads[id_].outcome = event.outcome
+            state.live_workloads -= 1
             state.unsettled.pop(id_, None)
         case _:
             assert_never(event)

@@ -183,6 +183,9 @@ class State:
     unsettled: dict[str, None] = field(default_factory=dict[str, None])
     """Workloads of which something ended since they were last advanced (an ordered set)."""
 
+    live_workloads: int = 0
+    """Workloads that have not ended."""
+
     def waiting(self) -> list[Run]:
         """Return queued runs: higher priority first, then older first."""
         runs = [self.runs[run_id] for run_id in self.queue]

@@ -13,15 +13,17 @@ from whaleflux.common.contracts.agent import AgentEvent
 from whaleflux.common.contracts.base import UnknownEvent
 from whaleflux.common.contracts.failover import FailoverEvent
 from whaleflux.common.contracts.scheduler import SchedulerEvent
-from whaleflux.common.contracts.subjects import HEADER_CAUSATION, HEADER_TRACE, HEADER_TYPE
+from whaleflux.common.contracts.subjects import HEADER_CAUSATION, HEADER_TYPE
 from whaleflux.common.decider import Decider, Snapshots
 from whaleflux.common.errors import Unavailable
-from whaleflux.common.log import Delivery, Inbox, Log
+from whaleflux.common.log import Delivery, Inbox, Log, Recorded
+from whaleflux.common.observe import span, trace_headers
 from whaleflux.scheduler.core.command import Advance, Place, Thought
 from whaleflux.scheduler.core.decide import decide
 from whaleflux.scheduler.core.evolve import evolve
 from whaleflux.scheduler.core.react import react
 from whaleflux.scheduler.core.state import State
+from whaleflux.scheduler.shell import metrics
 from whaleflux.scheduler.shell.assignments import Assignments
 from whaleflux.scheduler.shell.settings import BATCH_MAX, RETRY_DELAY_S, TAKE_WAIT_S
 
@@ -119,11 +121,13 @@ class Service:
         return [record.event for record in written]
 
     async def _cycle(self, batch: Sequence[Heard]) -> None:
-        written = await self._decider.cycle(
-            [*(item.thought for item in batch), Advance(), Place()],
-            trace=_trace(batch[0].delivery) if batch else None,
-        )
-        await self._assignments.publish_changed(self.state)
+        with metrics.CYCLE.time(), span("decide", batch[0].delivery.headers):
+            written = await self._decider.cycle(
+                [*(item.thought for item in batch), Advance(), Place()],
+                trace=_trace(batch[0].delivery),
+            )
+            await self._assignments.publish_changed(self.state)
+        self._count(batch, written)
         _log.info(
             "cycle served",
             extra={
@@ -134,6 +138,14 @@ class Service:
                 "queued": len(self.state.queue),
             },
         )
+
+    def _count(self, batch: Sequence[Heard], written: Sequence[Recorded[SchedulerEvent]]) -> None:
+        for item in batch:
+            metrics.COMMANDS.labels(type(item.thought).__name__).inc()
+        for record in written:
+            metrics.EVENTS.labels(record.event.type).inc()
+        metrics.QUEUED.set(len(self.state.queue))
+        metrics.WORKLOADS.set(self.state.live_workloads)
 
     async def _isolate(self, batch: Sequence[Heard], error: Exception) -> None:
         """Keep one message that breaks the core from holding up all others."""
@@ -147,6 +159,7 @@ class Service:
             exc_info=error,
             extra={"subject": batch[0].delivery.subject},
         )
+        metrics.PUT_ASIDE.inc()
         reason = f"{type(error).__name__}: {error}"
         await batch[0].delivery.dead_letter(service=SERVICE, reason=reason)
 
@@ -171,9 +184,8 @@ class Service:
 
 
 def _trace(delivery: Delivery) -> dict[str, str]:
-    kept = {k: v for k, v in delivery.headers.items() if k.lower() == HEADER_TRACE}
     cause = delivery.headers.get(HEADER_TYPE, delivery.subject)
-    return {**kept, HEADER_CAUSATION: f"{cause}:{delivery.stream_seq}"}
+    return {**trace_headers(), HEADER_CAUSATION: f"{cause}:{delivery.stream_seq}"}
 
 
 def fact_reader(read: Callable[[bytes], AgentEvent | FailoverEvent | UnknownEvent]) -> Read:
