@@ -29,6 +29,7 @@ class Stub:
     logs: dict[tuple[str, int, int], str] = field(default_factory=dict)
     log_ended: set[tuple[str, int, int]] = field(default_factory=set)
     log_begin: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    broken_logs: set[tuple[str, int, int]] = field(default_factory=set)
     log_limit: int = 65_536
     events: list[dict[str, Any]] = field(default_factory=list)
     events_a_connection: int | None = None
@@ -332,8 +333,10 @@ def build(stub: Stub) -> FastAPI:  # noqa: C901 - one small function for each pa
     @app.get("/v1/workloads/{id_}/logs")
     async def logs(
         id_: str, phase: str, iteration: int, attempt: int, rank: int, offset: int
-    ) -> dict[str, Any]:
+    ) -> Any:
         key = (f"{id_}-{phase}-{iteration}", attempt, rank)
+        if key in stub.broken_logs:
+            return problem(503, "The agent of n1 does not answer.", "log_unavailable")
         if key not in stub.logs:
             return {"found": False, "text": "", "next_offset": 0, "ended": False}
         whole = stub.logs[key].encode()

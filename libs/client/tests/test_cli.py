@@ -240,7 +240,7 @@ def test_events_are_one_line_each_and_filtered_by_type(stub: Any, run: Any) -> N
         | {"time": "2026-01-31T08:00:00Z", "data": {"why": "free", "simulated": True}},
     ]
     out = run("events", "--type", "run.placed")[1]
-    assert out == "      2  08:00:00  run.placed            r  free (simulated)\n"
+    assert out == "      2  08:00:00  run.placed            r  free  (simulated)\n"
     assert json.loads(run("events", "--since", "1", "--json")[1])["sequence"] == 2
 
 

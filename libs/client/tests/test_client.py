@@ -220,6 +220,27 @@ def test_a_log_that_went_with_its_node_ends_with_a_sentence(stub: Any) -> None:
     assert "cannot be read" in (pieces[0].note or "")
 
 
+def test_a_log_out_of_reach_does_not_hold_up_the_next_attempt(stub: Any) -> None:
+    stub.workload("wl_1", state="succeeded")
+    run = stub.run("wl_1")
+    stub.logs[(run, 1, 0)] = "first\n"
+    stub.broken_logs = {(run, 1, 0)}
+    waited: list[float] = []
+
+    def move(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 1:
+            stub.runs[run] |= {"attempt": 2, "state": "succeeded"}
+            stub.logs[(run, 2, 0)] = "second\n"
+            stub.log_ended.add((run, 2, 0))
+
+    with Client(pause=move) as client:
+        pieces = list(client.logs("wl_1", follow=True))
+    assert [(p.attempt, p.text) for p in pieces if p.text] == [(2, "second\n")]
+    assert "cannot be read" in (pieces[-1].note or "")
+    assert sum(waited) < 10
+
+
 async def test_the_async_client_does_the_same(stub: Any, tmp_path: Any) -> None:
     folder = tmp_path / "code"
     folder.mkdir()

@@ -91,10 +91,10 @@ class AsyncTransport:
     async def _do(self, step: Step, lines: "_Lines") -> object:
         match step:
             case Call():
-                return await self._retried(lambda: self._send(step))
+                return await self._retried(step, lambda: self._send(step))
             case Listen():
                 await lines.close()
-                lines.open(await self._retried(lambda: self._open(step.call)))
+                lines.open(await self._retried(step.call, lambda: self._open(step.call)))
                 return None
             case NextLine():
                 return await lines.next()
@@ -106,8 +106,10 @@ class AsyncTransport:
             case Emit():
                 return None
 
-    async def _retried(self, action: Callable[[], Awaitable[T]]) -> T:
-        retrying = AsyncRetrying(sleep=self._pause, **policy(retries=self._retries))
+    async def _retried(self, call: Call, action: Callable[[], Awaitable[T]]) -> T:
+        retrying = AsyncRetrying(
+            sleep=self._pause, **policy(retries=self._retries and call.retried)
+        )
 
         async def attempt() -> T:
             return await action()

@@ -6,7 +6,7 @@ means following each of them as it starts.
 
 from dataclasses import dataclass, field
 
-from whaleflux.client.errors import NotFound, ServerProblem
+from whaleflux.client.errors import NotFound, ServerProblem, Unreachable
 from whaleflux.client.flows import NOT_FOUND, PAGE_SIZE, segment
 from whaleflux.client.flows import run as get_run
 from whaleflux.client.flows import workload as get_workload
@@ -20,8 +20,9 @@ POLL_S_MAX = 1.0
 STARTED_STATES = frozenset(
     {"starting", "running", "parking", "parked", "unparking", "stopping", *TERMINAL_STATES}
 )
-MISSING_POLLS_MAX = 20
-"""How often a log of an ended attempt may be out of reach before it is given up."""
+MISSING_POLLS_MAX = 5
+"""How often a log of an ended attempt may be out of reach before it is given up: its tail reaches
+the store a moment after its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,12 @@ class _Reading:
         if wanted.phase not in (None, run.phase) or wanted.iteration not in (None, run.iteration):
             return
         attempt = run.attempt if wanted.attempt is None else wanted.attempt
-        known = self.cursors.get((run.id, attempt))
-        if known is not None:
-            known.run = run
-        elif run.state in STARTED_STATES or attempt < run.attempt:
+        for cursor in self.cursors.values():
+            if cursor.run.id == run.id:
+                cursor.run = run
+        if (run.id, attempt) in self.cursors:
+            return
+        if attempt < run.attempt or (run.state in STARTED_STATES and run.members):
             self.cursors[(run.id, attempt)] = _Cursor(run, attempt)
 
     @property
@@ -150,8 +153,12 @@ def _read_on(workload_id: str, cursor: _Cursor, rank: int, *, follow: bool) -> F
         )
         path = f"/v1/workloads/{segment(workload_id)}/logs"
         try:
-            reply: Reply = yield Call("GET", path, params=params, accepted=NOT_FOUND)
-        except ServerProblem as problem:
+            reply: Reply = yield Call(
+                "GET", path, params=params, accepted=NOT_FOUND, retried=not follow
+            )
+        except (ServerProblem, Unreachable) as problem:
+            if isinstance(problem, Unreachable) and not follow:
+                raise
             yield from _out_of_reach(cursor, rank, problem.message, follow=follow)
             return said
         body = {} if reply.status == 404 else reply.json()

@@ -95,10 +95,10 @@ class SyncTransport:
     def _do(self, step: Step, lines: "_Lines") -> object:
         match step:
             case Call():
-                return self._retried(lambda: self._send(step))
+                return self._retried(step, lambda: self._send(step))
             case Listen():
                 lines.close()
-                self._retried(lambda: lines.open(self._open(step.call)))
+                self._retried(step.call, lambda: lines.open(self._open(step.call)))
                 return None
             case NextLine():
                 return lines.next()
@@ -109,8 +109,8 @@ class SyncTransport:
             case Emit():
                 return None
 
-    def _retried(self, action: Callable[[], T]) -> T:
-        return Retrying(sleep=self._pause, **policy(retries=self._retries))(action)
+    def _retried(self, call: Call, action: Callable[[], T]) -> T:
+        return Retrying(sleep=self._pause, **policy(retries=self._retries and call.retried))(action)
 
     def _send(self, call: Call) -> Reply:
         try:

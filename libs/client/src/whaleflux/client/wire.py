@@ -36,7 +36,10 @@ CALL_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request. *accepted* names statuses outside 2xx that are answers, not errors."""
+    """One HTTP request. *accepted* names statuses outside 2xx that are answers, not errors.
+
+    A flow that asks again by itself says so with *retried* false.
+    """
 
     method: str
     path: str
@@ -46,6 +49,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     accepted: frozenset[int] = frozenset()
     timeout_s: float = CALL_TIMEOUT_S
+    retried: bool = True
 
 
 @dataclass(frozen=True, slots=True)

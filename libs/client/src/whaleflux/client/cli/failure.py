@@ -93,6 +93,12 @@ def _advice(error: WhalefluxError) -> tuple[int, str]:
             return exit_codes.GENERAL, "try again in a moment."
         case Refused() if error.code in ("no_gateway", "no_context", "bad_contexts"):
             return exit_codes.GENERAL, "whaleflux config --help"
+        case Refused() if error.code == "no_api_key":
+            return (
+                exit_codes.GENERAL,
+                "'whaleflux up' starts the stack of this machine again; "
+                "'whaleflux config list' shows the known gateways.",
+            )
         case Broken():
             return exit_codes.GENERAL, "please report this; run it with 'whaleflux -v …' first."
         case _:

@@ -16,6 +16,8 @@ from whaleflux.common.errors import Refused
 if TYPE_CHECKING:
     from whaleflux.client.models import LogPiece, PublicEvent
 
+JOB_PHASE = "main"
+"""The phase that a job consists of: its lines need no name in front."""
 TYPE_PREFIX = "io.whaleflux."
 PHASE_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta")
 DURATION_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -69,7 +71,7 @@ class LogWriter:
             source += f" attempt {piece.attempt}"
         if source not in self._sources:
             self._sources.append(source)
-            if len(self._sources) > 1:
+            if len(self._sources) > 1 and piece.phase == JOB_PHASE:
                 self._note(dim(f"--- {source} ---"))
         if piece.gap_bytes:
             self._note(f"--- {piece.gap_bytes} bytes of {source} are missing here ---")
@@ -91,7 +93,7 @@ class LogWriter:
         self._rests.clear()
 
     def _lines(self, source: str, phase: str, lines: str) -> None:
-        if phase == "main":
+        if phase == JOB_PHASE:
             click.echo(lines)
             return
         phases = list(dict.fromkeys(s.split(" ", 1)[0] for s in self._sources))
@@ -210,7 +212,7 @@ def _event_line(event: "PublicEvent") -> str:
     type_ = _short(event.type)
     word = str(event.data.get("outcome") or type_.rpartition(".")[2])
     simulated = event.simulated or event.data.get("simulated")
-    marked = dim(" (simulated)") if simulated else ""
+    marked = dim("  (simulated)") if simulated else ""
     shown = paint(f"{type_:<20}", state_style(word))
     detail = _detail(event)
     return f"{event.sequence:>7}  {dim(at)}  {shown}  {event.subject or '-'}{detail}{marked}"

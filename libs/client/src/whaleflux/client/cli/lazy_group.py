@@ -90,7 +90,7 @@ def _load(point: EntryPoint) -> click.Command:
 
 def _plugin_help(point: EntryPoint) -> str:
     try:
-        return _load(point).get_short_help_str(limit=70)
+        return _load(point).get_short_help_str(limit=90)
     except click.ClickException:
         return f"(cannot be loaded from {point.value})"
 

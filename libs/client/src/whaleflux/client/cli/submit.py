@@ -13,6 +13,7 @@ from whaleflux.client.cli.terminal import bold, size
 from whaleflux.common.errors import Refused
 
 if TYPE_CHECKING:
+    from whaleflux.client.packing import Archive
     from whaleflux.common.contracts.workload import WorkloadSpec
 
 FORMATS = ("table", "json", "jsonl", "yaml", "name")
@@ -78,8 +79,9 @@ def submit(session: Session, /, file: str, **given: Any) -> int:  # noqa: ANN401
 @pass_session
 def validate(session: Session, /, file: str, offline: bool, output: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Check FILE without running it: here first, then by the gateway's own rules."""
-    spec, _base = _read(file, given)
-    verdict = "checked here only" if offline else _gateway_verdict(session, spec)
+    spec, base = _read(file, given)
+    checked = _with_packed_workdir(session, spec, base, None, verb="Packs")
+    verdict = "checked here only" if offline else _gateway_verdict(session, checked)
     session.note(f"{spec.name} is a valid {spec.kind.value} ({verdict}).")
     if output != "table":
         _show_spec(spec, output)
@@ -130,24 +132,40 @@ def _with_workdir(
         return spec
     with packed(folder) as archive:
         sent = session.client.upload(archive.path, archive.sha256)
-        what = f"{archive.entries} entries, {size(archive.bytes)} packed"
+        what = _amount(archive)
         session.note(f"Uploaded {folder} ({what})." if sent else f"{folder} is unchanged ({what}).")
         return spec.model_copy(update={"workdir": archive.reference})
+
+
+def _with_packed_workdir(
+    session: Session,
+    spec: "WorkloadSpec",
+    base: Path,
+    workdir: Path | None,
+    *,
+    verb: str = "Would upload",
+) -> "WorkloadSpec":
+    """Return *spec* as it would be submitted, without sending its folder."""
+    from whaleflux.client.flows import workdir_folder
+    from whaleflux.client.packing import packed
+
+    folder = workdir or workdir_folder(spec, base)
+    if folder is None:
+        return spec
+    with packed(folder) as archive:
+        session.note(f"{verb} {folder} ({_amount(archive)}).")
+        return spec.model_copy(update={"workdir": archive.reference})
+
+
+def _amount(archive: "Archive") -> str:
+    entries = "1 entry" if archive.entries == 1 else f"{archive.entries} entries"
+    return f"{entries}, {size(archive.bytes)} packed"
 
 
 def _dry_run(
     session: Session, spec: "WorkloadSpec", base: Path, workdir: Path | None, output: str
 ) -> int:
-    from whaleflux.client.flows import workdir_folder
-    from whaleflux.client.packing import packed
-
-    folder = workdir or workdir_folder(spec, base)
-    if folder is not None:
-        with packed(folder) as archive:
-            session.note(
-                f"Would upload {folder}: {archive.entries} entries, {size(archive.bytes)} packed."
-            )
-            spec = spec.model_copy(update={"workdir": archive.reference})
+    spec = _with_packed_workdir(session, spec, base, workdir)
     session.note(f"Would submit {bold(spec.name)} ({_gateway_verdict(session, spec)}):")
     _show_spec(spec, "yaml" if output == "table" else output)
     return exit_codes.OK
