@@ -348,6 +348,38 @@ def test_control_c_detaches_and_says_that_the_work_goes_on(stub: Any) -> None:
     assert "Traceback" not in err
 
 
+def test_a_watched_list_prints_only_what_changes_when_it_is_piped(
+    stub: Any,
+) -> None:
+    stub.workload("wl_1", name="still", state="running")
+    stub.workload("wl_2", name="moving", state="queued")
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "whaleflux.client.cli", "jobs", "-w", "-o", "jsonl"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    seen = [json.loads(process.stdout.readline())["id"] for _ in range(2)]
+    stub.workload("wl_2", name="moving", state="running")
+    changed = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=DEADLINE_S)
+    assert seen == ["wl_1", "wl_2"]
+    assert (changed["id"], changed["state"], rest) == ("wl_2", "running", "")
+    assert process.returncode == 130
+
+
+def test_a_workload_may_come_by_standard_input(stub: Any) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "whaleflux.client.cli", "submit", "-", "--json"],
+        input="name: piped\nrun: x\n",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert json.loads(found.stdout)["name"] == "piped"
+
+
 def test_a_terminal_gets_colours_and_its_own_width(busy: Any) -> None:
     assert "\x1b[" in _on_terminal(["jobs"], {})
     plain = _on_terminal(["jobs"], {"NO_COLOR": "1"})

@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, cast
 
 import pytest
 from fastapi import Response
@@ -15,6 +15,7 @@ from whaleflux.client import (
     Conflict,
     NotAllowed,
     NotFound,
+    PublicEvent,
     ServerProblem,
     Unreachable,
     WaitTimedOut,
@@ -143,9 +144,9 @@ def test_events_go_on_by_cursor_after_every_lost_connection(stub: Any) -> None:
     stub.events = [_event(n) for n in range(1, 8)]
     stub.events_a_connection = 3
     with _client() as client:
-        stream = client.events(since=0)
+        stream = cast(Generator[PublicEvent, None, None], client.events(since=0))
         found = [next(stream).sequence for _ in range(7)]
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
     assert found == [1, 2, 3, 4, 5, 6, 7]
     assert [h.get("last-event-id") for h in stub.headers][:3] == ["0", "3", "6"]
 

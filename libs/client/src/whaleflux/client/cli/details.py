@@ -178,7 +178,7 @@ def _gap(row: Row) -> str:
     return "-" if value is None else f"{value:.0f} ms"
 
 
-def _phase_state(row: Row) -> Mapping[str, object]:
+def _phase_state(row: Row) -> Mapping[str, Any]:
     return state_style(row.get("state"))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
+from typing import Any
 
 import click
 
@@ -127,11 +128,11 @@ def gpus(
     )
 
 
-def _state_cell(row: Row) -> dict[str, object]:
+def _state_cell(row: Row) -> dict[str, Any]:
     return dict(state_style(row.get("state")))
 
 
-def _quiet(_row: Row) -> dict[str, object]:
+def _quiet(_row: Row) -> dict[str, Any]:
     return {"dim": True}
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
 import click
 
@@ -12,7 +13,7 @@ from whaleflux.client.cli.session import Session
 
 # httpx loads a command line of its own (with rich and pygments) when it is imported: 130 ms that
 # no verb needs. It copes with the module not being there.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+cast(dict[str, Any], sys.modules).setdefault("httpx._main", None)
 
 EPILOG = """\b
 Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 unreachable,

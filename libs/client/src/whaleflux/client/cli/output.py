@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -60,7 +60,7 @@ def list_options(function: F) -> F:
 
     gather.__name__ = function.__name__
     gather.__doc__ = function.__doc__
-    gather.__click_params__ = list(getattr(function, "__click_params__", []))  # type: ignore[attr-defined]
+    vars(gather)["__click_params__"] = list(getattr(function, "__click_params__", []))
     for option in (
         click.option("-w", "--watch", "watched", is_flag=True, help="Go on and show what changes."),
         click.option(
@@ -81,7 +81,7 @@ def list_options(function: F) -> F:
         ),
     ):
         gather = option(gather)
-    return gather  # type: ignore[return-value]
+    return cast(F, gather)
 
 
 def show_list(

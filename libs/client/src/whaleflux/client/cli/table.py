@@ -25,7 +25,7 @@ class Column:
     """How narrow it may be cut; None is never."""
     drops: int = 0
     """On a narrow terminal columns with a higher number are left out first; 0 is never."""
-    style: Callable[[Row], Mapping[str, object]] | None = None
+    style: Callable[[Row], Mapping[str, Any]] | None = None
 
 
 def text(key: str) -> Callable[[Row], str]:
@@ -123,7 +123,7 @@ def _line(
     cells: Sequence[str],
     columns: Sequence[Column],
     widths: Sequence[int],
-    styles: Sequence[Mapping[str, object]] | None = None,
+    styles: Sequence[Mapping[str, Any]] | None = None,
 ) -> str:
     pieces: list[str] = []
     for i, (cell, column, room) in enumerate(zip(cells, columns, widths, strict=True)):

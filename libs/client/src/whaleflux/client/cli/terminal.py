@@ -5,11 +5,11 @@ import shutil
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
-_COLOURS: Mapping[str, Mapping[str, object]] = {
+_COLOURS: Mapping[str, Mapping[str, Any]] = {
     "running": {"fg": "green"},
     "ready": {"fg": "green"},
     "healthy": {"fg": "green"},
@@ -56,14 +56,14 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if is_terminal() else None
 
 
-def state_style(state: str | None) -> Mapping[str, object]:
+def state_style(state: str | None) -> Mapping[str, Any]:
     """Return how the word *state* is drawn."""
     return _COLOURS.get(state or "", {})
 
 
-def paint(text: str, style: Mapping[str, object]) -> str:
+def paint(text: str, style: Mapping[str, Any]) -> str:
     """Return *text* in *style* where colours are wanted."""
-    return click.style(text, **style) if style and wants_colour() else text  # type: ignore[arg-type]
+    return click.style(text, **style) if style and wants_colour() else text
 
 
 def bold(text: str) -> str:
