@@ -110,20 +110,6 @@ def test_two_live_attempts_of_one_run_are_noticed() -> None:
     assert tell.story.overlaps == ["wl_1-rollout-0"]
 
 
-def test_other_work_shows_on_the_map_and_nowhere_else() -> None:
-    tell = Teller()
-    tell.story.workload_id = "wl_1"
-    members = [{"rank": 0, "node_id": "h200-0", "gpus": [0]}]
-    other = {"workload_id": "wl_2", "run_id": "wl_2-main-1", "attempt": 1}
-    tell("run.placed", **other, gpu_type="H200", members=members)
-    tell("member.recorded", **other, node_id="h200-0", handover_gap_ms=20.0)
-    assert tell.story.holders[("h200-0", 0)].phase == "small jobs"
-    assert tell.story.gaps_ms == [20.0]
-    assert tell.story.feed == [] and tell.story.live() == [] and tell.story.roles == {}
-    tell("member.released", **other, rank=0, node_id="h200-0")
-    assert tell.story.holders == {}
-
-
 def test_the_end_of_another_workload_is_not_the_end() -> None:
     tell = Teller()
     tell.story.workload_id = "wl_1"

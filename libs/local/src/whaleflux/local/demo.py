@@ -13,11 +13,10 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from whaleflux.client import AsyncClient, from_yaml
+from whaleflux.client import AsyncClient
 from whaleflux.client.models import PublicEvent
 from whaleflux.common.errors import Refused, Unavailable, WhalefluxError
 from whaleflux.common.observe import configure_logging
-from whaleflux.local.demo_background import Background, beside
 from whaleflux.local.demo_kill import AgentKill
 from whaleflux.local.demo_story import Story, kind_of
 from whaleflux.local.demo_verdict import Verdict, judge
@@ -188,7 +187,7 @@ async def _tell(demo: Demo, paths: StatePaths) -> float:
             rows = await _rows(demo, client)
             try:
                 async with asyncio.timeout(TIMEOUT_S), _screen(demo, rows):
-                    await _play(demo, client, session, rows)
+                    await _follow(demo, client, session)
             except TimeoutError as error:
                 raise Unavailable(
                     f"The pipeline has not ended after {TIMEOUT_S:.0f} s; its last word was: "
@@ -206,34 +205,15 @@ async def _rows(demo: Demo, client: AsyncClient) -> list[NodeRow]:
     return [found[node.name] for node in demo.nodes if node.name in found]
 
 
-async def _play(demo: Demo, client: AsyncClient, session: Session, rows: list[NodeRow]) -> None:
+async def _follow(demo: Demo, client: AsyncClient, session: Session) -> None:
     workload = await client.submit(demo.pipeline)
     demo.story.workload_id = workload.id
     demo.say(f"submitted {demo.pipeline.name} as {workload.id}")
-    fleet = [(row.gpu_type, row.gpus) for row in rows]
-    others = beside(from_yaml(demo.pipeline), client, fleet)
-    async with asyncio.TaskGroup() as group:
-        queue = group.create_task(others.keep()) if others else None
-        await _follow(demo, client.events(since=0), session, others=others, rows=rows)
-        if queue is not None:
-            queue.cancel()
-
-
-async def _follow(
-    demo: Demo,
-    events: AsyncIterator[PublicEvent],
-    session: Session,
-    *,
-    others: Background | None,
-    rows: list[NodeRow],
-) -> None:
+    events: AsyncIterator[PublicEvent] = client.events(since=0)
     async for event in events:
         if event.time is None:
             continue
-        kind = kind_of(event.type)
-        if others is not None:
-            others.hear(kind, event.data)
-        line = demo.story.apply(kind, event.time, event.data)
+        line = demo.story.apply(kind_of(event.type), event.time, event.data)
         if line is not None:
             demo.say(line)
         if demo.kill is not None:

@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-REWARD_METRICS = ("reward", "reward_mean", "mean_reward")
+REWARD_METRICS = ("reward_mean", "reward")
 """Names under which a phase reports its reward, the first found wins."""
-REWARD_ROLES = ("scoring", "rollout", "policy_update")
+REWARD_ROLES = ("policy_update", "scoring", "rollout")
 """Phases whose reward is shown while it rises, the first found wins."""
 FEED_LENGTH_MAX = 200
 """Lines of the events feed that are kept."""
-
-OTHER_WORK = "small jobs"
-"""What the runs of other workloads are called, whatever their phases are."""
 
 GpuKey = tuple[str, int]
 
@@ -30,8 +27,6 @@ class Attempt:
     phase: str
     iteration: int
     number: int
-    other: bool = False
-    """It belongs to another workload than the one the story is about."""
     gpu_type: str | None = None
     gpus: tuple[GpuKey, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -84,17 +79,16 @@ class Story:
 
     def apply(self, kind: str, at: datetime, data: Mapping[str, Any]) -> str | None:
         """Take in one event (`run.placed` …) and return a line for people, if it deserves one."""
+        if self.workload_id and data.get("workload_id") not in (None, self.workload_id):
+            return None
         self.first_at = self.first_at or at
         self.last_at = at
-        other = self._is_other(data)
-        if other and kind not in _OTHERS_KINDS:
-            return None
         handler = _HANDLERS.get(kind)
         line = handler(self, at, data) if handler else None
-        if line is not None and not other:
+        if line is not None:
             self.feed.append(line)
             del self.feed[:-FEED_LENGTH_MAX]
-        return None if other else line
+        return line
 
     @property
     def ended(self) -> bool:
@@ -104,7 +98,7 @@ class Story:
     @property
     def phases_run(self) -> int:
         """Runs that ended well: one for each phase and iteration."""
-        return len({a.run_id for a in self.own() if a.outcome == "succeeded"})
+        return len({a.run_id for a in self.attempts.values() if a.outcome == "succeeded"})
 
     @property
     def reward_line(self) -> tuple[str, list[float]]:
@@ -121,41 +115,24 @@ class Story:
         lost = 0
         for (run_id, number), attempt in self.attempts.items():
             after = self.attempts.get((run_id, number + 1))
-            if attempt.other or after is None or after.started_at is None:
-                continue
-            if attempt.last_step is None:
+            if after is None or after.started_at is None or attempt.last_step is None:
                 continue
             lost += max(0, attempt.last_step - (after.resumed_from_step or 0))
         return lost
 
-    def own(self) -> list[Attempt]:
-        """Return the attempts of the workload that the story is about."""
-        return [attempt for attempt in self.attempts.values() if not attempt.other]
-
     def live(self) -> list[Attempt]:
-        """Return those of them that run now."""
-        return [attempt for attempt in self.own() if attempt.live]
-
-    def _is_other(self, data: Mapping[str, Any]) -> bool:
-        workload, run = data.get("workload_id"), str(data.get("run_id") or "")
-        if not self.workload_id:
-            return False
-        if workload is not None:
-            return bool(workload != self.workload_id)
-        return bool(run) and not run.startswith(f"{self.workload_id}-")
+        """Return the attempts that run now."""
+        return [attempt for attempt in self.attempts.values() if attempt.live]
 
     def _attempt(self, data: Mapping[str, Any]) -> Attempt:
         key = (str(data["run_id"]), int(data.get("attempt") or 1))
         if key not in self.attempts:
             phase, _, iteration = key[0].rpartition("-")
-            other = self._is_other(data)
-            own = str(data.get("phase") or phase.partition("-")[2])
             self.attempts[key] = Attempt(
                 run_id=key[0],
-                phase=OTHER_WORK if other else own,
+                phase=str(data.get("phase") or phase.partition("-")[2]),
                 iteration=int(data.get("iteration") or iteration or 0),
                 number=key[1],
-                other=other,
             )
         return self.attempts[key]
 
@@ -170,8 +147,7 @@ def _on_queued(story: Story, at: datetime, data: Mapping[str, Any]) -> str | Non
 
 def _on_placed(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
     attempt = story._attempt(data)
-    if not attempt.other:
-        story.roles.setdefault(attempt.phase, attempt.phase)
+    story.roles.setdefault(attempt.phase, attempt.phase)
     members = data.get("members") or ()
     attempt.gpu_type = data.get("gpu_type")
     attempt.placed_at = at
@@ -289,9 +265,6 @@ def _on_node_fenced(story: Story, at: datetime, data: Mapping[str, Any]) -> str 
 def _on_node_returned(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None:
     return f"node {data.get('node_id')} is back"
 
-
-_OTHERS_KINDS = frozenset({"run.placed", "member.recorded", "member.released"})
-"""What is told of other workloads: which GPUs they hold, and how fast they got them."""
 
 _HANDLERS: Mapping[str, Any] = {
     "run.queued": _on_queued,

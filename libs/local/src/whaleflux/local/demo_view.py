@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from whaleflux.local.demo_story import OTHER_WORK, Attempt, Story, percentile
+from whaleflux.local.demo_story import Attempt, Story, percentile
 
 COLOURS = (
     "bright_black",
@@ -41,7 +41,7 @@ class NodeRow:
 class Legend:
     """A letter and a colour for each phase; the letters tell them apart without colours."""
 
-    letters: dict[str, str] = field(default_factory=lambda: {OTHER_WORK: "+"})
+    letters: dict[str, str] = field(default_factory=dict)
 
     def letter(self, phase: str) -> str:
         """Return the letter of *phase*, chosen at first sight and never used twice."""
@@ -88,7 +88,7 @@ def summary(story: Story, *, simulated: bool, notes: Sequence[str]) -> Renderabl
     for column in ("phase", "runs", "attempts", "GPUs", "seconds"):
         table.add_column(column, justify="left" if column in ("phase", "GPUs") else "right")
     for phase in story.roles:
-        tries = [a for a in story.own() if a.phase == phase and a.placed_at]
+        tries = [a for a in story.attempts.values() if a.phase == phase and a.placed_at]
         seconds = [a.seconds for a in tries if a.seconds is not None]
         table.add_row(
             phase,
@@ -142,9 +142,6 @@ def _legend_line(story: Story, legend: Legend) -> Text:
         line.append(f" {legend.letter(phase)} ", style=f"bold {style}")
         number = f" #{running[phase].iteration}" if live else ""
         line.append(f" {phase}{number}  ", style="" if live else "dim")
-    if any(attempt.other for attempt in story.holders.values()):
-        line.append(f" {legend.letter(OTHER_WORK)} ", style=f"bold {legend.colour(OTHER_WORK)}")
-        line.append(f" {OTHER_WORK}", style="dim")
     return line
 
 

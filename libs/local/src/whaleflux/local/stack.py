@@ -168,6 +168,8 @@ class Stack:
                 "WHALEFLUX_MEMBERS_ON_STOP": "stop",
                 # There is one user here, who started everything, root or not.
                 "WHALEFLUX_ALLOW_ROOT_MEMBERS": "true",
+                # A fleet's programs share this one machine with the control plane.
+                "WHALEFLUX_MEMBER_NICE": "10",
             },
         )
 
