@@ -37,6 +37,8 @@ class Node:
     """Unix user of each project's members; `*` for all others."""
     allow_root: bool = False
     """Members may run as root where the agent is root and no user is mapped."""
+    member_nice: int = 0
+    """How far members stand back behind the control plane on this machine's own processors."""
 
     def store(self, name: str) -> Path:
         """Return the root of a store.

@@ -94,6 +94,7 @@ def _spec(
         "cwd": str(folder.work),
         "script": str(folder.script),
         "user": user,
+        "nice": str(node.member_nice),
     }
 
 

@@ -134,6 +134,7 @@ class AgentService:
             addresses=settings.node_addresses,
             users=settings.member_users,
             allow_root=simulated if allow_root is None else allow_root,
+            member_nice=settings.member_nice,
         )
 
     def _question(self, name: str) -> str:

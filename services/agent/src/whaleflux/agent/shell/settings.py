@@ -27,3 +27,6 @@ class AgentSettings(ServiceSettings):
     """May members run as root under a root agent? None: on simulated devices only."""
     members_on_stop: Literal["keep", "stop"] = "keep"
     """Whether a clean stop of the agent leaves its members running for its successor."""
+    member_nice: int = Field(default=0, ge=0, le=19)
+    """How far members stand back: where one machine plays a whole fleet, its programs would else
+    keep the control plane from its processors, and hand-overs waiting."""

@@ -116,8 +116,10 @@ class Shim:
         return error
 
     def _become_member(self, shim: int, environment: dict[str, str]) -> None:
-        os.setpgid(0, 0)
+        # A session of its own is a scheduling group of its own, which `nice` alone does not reach.
+        os.setsid()
         kernel.forget_signals()
+        self._stand_back(int(self.spec.get("nice") or 0))
         self.cgroup.join()
         kernel.write_quietly("/proc/self/oom_score_adj", "0")
         if self.spec.get("user"):
@@ -131,6 +133,11 @@ class Shim:
         for source, target in ((empty, 0), (self.pump.sink, 1), (self.pump.sink, 2)):
             os.dup2(source, target)
         os.execve("/bin/bash", ["bash", self.spec["script"]], environment)
+
+    def _stand_back(self, nice: int) -> None:
+        if nice:
+            os.nice(nice)
+            kernel.write_quietly("/proc/self/autogroup", str(nice))
 
     def _tell_started(self) -> None:
         text = to_json({"pid": self.main, "boottime_s": self.started_s, "boot_id": self.boot_id})
