@@ -47,12 +47,16 @@ def _utilisation_pct(handle: Any) -> float:  # noqa: ANN401 - the library has no
     return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
 
 
+def _code(error: Any) -> int:  # noqa: ANN401 - the library sets `value` where no type shows it
+    return int(error.value)
+
+
 def _memory(handle: Any) -> Any:  # noqa: ANN401 - the library has no types
     # The newer form leaves out what the driver reserves for itself; an idle card shows about 0.
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:
-        if error.value not in _NOT_SAID:
+        if _code(error) not in _NOT_SAID:
             raise
     return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
@@ -142,7 +146,7 @@ class Card:
             self.name = _text(pynvml.nvmlDeviceGetName(self._handle))
         except pynvml.NVMLError as error:
             self._handle = None
-            self.fault = _FAULTS.get(error.value, f"cannot be opened: {error}")
+            self.fault = _FAULTS.get(_code(error), f"cannot be opened: {error}")
 
     def _read(self, name: str) -> float | None:
         if self.capabilities.get(name) in (UNSUPPORTED, DENIED):
@@ -150,9 +154,9 @@ class Card:
         try:
             value = SIGNALS[name](self._handle)
         except pynvml.NVMLError as error:
-            self.capabilities[name] = _NOT_SAID.get(error.value, ERROR)
-            self.fault = _FAULTS.get(error.value, self.fault)
-            self._unexplained |= error.value == pynvml.NVML_ERROR_UNKNOWN
+            self.capabilities[name] = _NOT_SAID.get(_code(error), ERROR)
+            self.fault = _FAULTS.get(_code(error), self.fault)
+            self._unexplained |= _code(error) == pynvml.NVML_ERROR_UNKNOWN
             return None
         self.capabilities[name] = SUPPORTED
         return value
@@ -169,7 +173,7 @@ class Session:
         try:
             cards = self._open()
         except pynvml.NVMLError as error:
-            return {"error": _NO_SESSION.get(error.value, "nvml failed"), "detail": str(error)}
+            return {"error": _NO_SESSION.get(_code(error), "nvml failed"), "detail": str(error)}
         match request["op"]:
             case "inventory":
                 return {"error": None, "gpus": [_describe(card) for card in cards]}
