@@ -349,6 +349,10 @@ class Bus:
         self._replies.hear(message_of(raw))
 
     async def _on_connected(self) -> None:
+        for subscribed in self._subscriptions:
+            # The client replays what it knows; what came while it was away it never heard of.
+            if subscribed.wire is None:
+                await self._subscribe_wire(subscribed)
         self._up.set()
         _log.info("bus is connected again")
         self._tell_listeners()
@@ -367,10 +371,12 @@ class Bus:
         await self._client.force_reconnect()
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = str(error) or type(error).__name__
+        before, self._last_error = self._last_error, str(error) or type(error).__name__
         violation = _VIOLATION.search(self._last_error)
         if violation is None:
-            _log.info("bus client reports", extra={"reason": self._last_error})
+            # While a server is away the client says the same four times a second.
+            level = logging.DEBUG if self._last_error == before else logging.INFO
+            _log.log(level, "bus client reports", extra={"reason": self._last_error})
             return
         verb, subject = violation.groups()
         _log.warning("bus permission denied", extra={"verb": verb, "subject": subject})

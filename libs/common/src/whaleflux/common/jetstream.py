@@ -7,7 +7,6 @@ everything that may be otherwise in a moment is `Unavailable`, the rest is `Refu
 import asyncio
 import base64
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,8 +25,6 @@ BATCH_MESSAGES_MAX = 1_000
 READ_MESSAGES_MAX = 2_000
 READ_BYTES_MAX = 8 * 1024 * 1024
 """What one read request may put into the client's memory before it is looked at."""
-UNACKED_MAX = 1_000
-"""Publishes on the way at once; more only grows the server's queue (it drops at 10,000)."""
 
 HEADER_EXPECTED_LAST = "Nats-Expected-Last-Sequence"
 HEADER_EXPECTED_LAST_SUBJECT = "Nats-Expected-Last-Subject-Sequence"
@@ -39,6 +36,8 @@ _OURS = ("Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Stream", "Nat
 _SERVER_HEADERS = frozenset((*_OURS, "Nats-Last-Sequence", "Nats-UpTo-Sequence"))
 
 _WRONG_LAST_SEQUENCE = frozenset((10071, 10164, 10201))
+_BATCH_INCOMPLETE = 10176
+"""A part of an atomic batch was lost with a connection; nothing of it is stored."""
 _STREAM_EXISTS_OTHERWISE = 10058
 _NOT_FOUND = frozenset((10014, 10037, 10059))
 """Consumer, message, stream."""
@@ -136,7 +135,7 @@ class JetStream:
             merged[HEADER_EXPECTED_LAST] = str(expected_last_seq)
         if expected_last_subject_seq is not None:
             merged[HEADER_EXPECTED_LAST_SUBJECT] = str(expected_last_subject_seq)
-        return _ack(await self.bus.request(subject, body, headers=merged, timeout_s=timeout_s))
+        return ack_of(await self.bus.request(subject, body, headers=merged, timeout_s=timeout_s))
 
     async def publish_batch(
         self,
@@ -157,7 +156,7 @@ class JetStream:
         guard = {HEADER_EXPECTED_LAST: str(expected_last_seq)}
         if len(messages) == 1:
             headers = {**messages[0].headers, **guard}
-            return _ack(
+            return ack_of(
                 await self.bus.request(
                     messages[0].subject, messages[0].body, headers=headers, timeout_s=timeout_s
                 )
@@ -173,7 +172,7 @@ class JetStream:
                 break
             await self.bus.publish(message.subject, message.body, headers=headers)
         headers[_HEADER_BATCH_COMMIT] = "1"
-        return _ack(
+        return ack_of(
             await self.bus.request(
                 messages[-1].subject, messages[-1].body, headers=headers, timeout_s=timeout_s
             )
@@ -296,45 +295,6 @@ class JetStream:
             close()
 
 
-class WindowedPublisher:
-    """Stores many messages with a bounded number unacknowledged; no error is lost."""
-
-    def __init__(self, js: JetStream, *, window: int = UNACKED_MAX) -> None:
-        self._bus = js.bus
-        self._window = window
-        self._flying: deque[asyncio.Future[BusMessage]] = deque()
-
-    async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        msg_id: str,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = API_TIMEOUT_S,
-    ) -> None:
-        """Send, after waiting for room in the window.
-
-        Raises:
-            Unavailable: An earlier message was not stored; publish what was not flushed again,
-                with the same ids.
-
-        """
-        while self._flying and (self._flying[0].done() or len(self._flying) >= self._window):
-            await self._settle_oldest()
-        merged = {**(headers or {}), HEADER_MSG_ID: msg_id}
-        await self._bus.wait_connected(timeout_s)
-        self._flying.append(await self._bus.ask(subject, body, headers=merged, timeout_s=timeout_s))
-
-    async def flush(self) -> None:
-        """Wait until everything sent is stored; raises as `publish` does."""
-        while self._flying:
-            await self._settle_oldest()
-
-    async def _settle_oldest(self) -> None:
-        _ack(await self._flying.popleft())
-
-
 class _ApiError(Refused):
     """The server's answer to a request that it will not serve, with its number."""
 
@@ -343,7 +303,8 @@ class _ApiError(Refused):
         self.number = number
 
 
-def _ack(message: BusMessage) -> PubAck:
+def ack_of(message: BusMessage) -> PubAck:
+    """Return what a stream says to a message that was sent to it; raises as `publish` does."""
     if not message.body:
         raise _status_error(message, "the stream did not take the message")
     answer: dict[str, Any] = json.loads(message.body)
@@ -356,7 +317,8 @@ def _raise_error(error: Mapping[str, Any]) -> NoReturn:
     number, description = int(error.get("err_code", 0)), str(error.get("description", ""))
     if number in _WRONG_LAST_SEQUENCE:
         raise Conflict(description, code="conflict", retry_after_s=0.0)
-    if int(error.get("code", 500)) in (408, 429, 500, 503) and number not in _NOT_FOUND:
+    passing = int(error.get("code", 500)) in (408, 429, 500, 503) and number not in _NOT_FOUND
+    if passing or number == _BATCH_INCOMPLETE:
         raise Unavailable(f"{description} ({number})", code="stream_unavailable")
     raise _ApiError(number, description)
 

@@ -22,6 +22,8 @@ MARGIN_S = 2.0
 LOOK_EVERY_S = 1.0
 """How often one who waits looks whether the lease is free."""
 REQUEST_TIMEOUT_S = 3.0
+SHORT_WAIT_S = 0.01
+"""The least pause before looking at the clock again."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ class LeaderLease:
         self._subject = subjects.lease(key)
         self._holder = holder
         self._seq = 0
+        self._sure = False
+        """Whether `_seq` is known to be the subject's last sequence."""
         self._until_s = 0.0
         self._change = asyncio.Condition()
 
@@ -48,8 +52,8 @@ class LeaderLease:
         """Acquire and renew until cancelled; then give the lease back."""
         try:
             while True:
-                held = await self._try()
-                await asyncio.sleep(RENEW_EVERY_S if held else LOOK_EVERY_S)
+                renewed = await self._try()
+                await asyncio.sleep(RENEW_EVERY_S if renewed else LOOK_EVERY_S)
         finally:
             await self._release()
 
@@ -60,17 +64,22 @@ class LeaderLease:
 
     async def wait_lost(self) -> None:
         """Wait until this candidate does not lead any more."""
-        while self.held:
-            await asyncio.sleep(max(self._until_s - self._clock.boottime_s(), 0.01))
+        async with self._change:
+            while self.held:
+                left_s = self._until_s - self._clock.boottime_s()
+                try:
+                    async with asyncio.timeout(max(left_s, SHORT_WAIT_S)):
+                        await self._change.wait()
+                except TimeoutError:
+                    continue
 
     async def _try(self) -> bool:
+        """Acquire or renew; return whether that was done, so that a failure is retried soon."""
         sent_s = self._clock.boottime_s()
         try:
-            if not self.held:
-                standing = await self._js.last_from_leader(subjects.STREAM_LEASES, self._subject)
-                if standing is not None and standing.body not in (b"", self._holder.encode()):
-                    return False
-                self._seq = 0 if standing is None else standing.seq
+            if not (self._sure and self.held) and not await self._look():
+                await self._give_up()
+                return False
             ack = await self._js.publish(
                 self._subject,
                 self._holder.encode(),
@@ -79,25 +88,44 @@ class LeaderLease:
                 timeout_s=REQUEST_TIMEOUT_S,
             )
         except Conflict:
-            if self.held:
-                _log.warning("lease was taken by another", extra={"lease": self._subject})
-            self._until_s = 0.0
+            # Another's, or our own renewal whose answer was lost; the next try looks.
+            self._sure = False
+            await self._give_up()
             return False
         except Unavailable as error:
             _log.warning("lease not renewed", extra={"reason": error.message})
-            return self.held
-        was_held, self._seq = self.held, ack.seq
+            self._sure = False
+            return False
+        was_held, self._seq, self._sure = self.held, ack.seq, True
         self._until_s = sent_s + TTL_S - MARGIN_S
         if not was_held:
             _log.info("lease acquired", extra={"lease": self._subject, "holder": self._holder})
-            async with self._change:
-                self._change.notify_all()
+            await self._tell()
         return True
+
+    async def _look(self) -> bool:
+        """Learn the sequence to renew on; return whether the lease is free or ours."""
+        standing = await self._js.last_from_leader(subjects.STREAM_LEASES, self._subject)
+        if standing is not None and standing.body not in (b"", self._holder.encode()):
+            return False
+        self._seq = 0 if standing is None else standing.seq
+        return True
+
+    async def _give_up(self) -> None:
+        if self.held:
+            _log.warning("lease was taken by another", extra={"lease": self._subject})
+        self._until_s = 0.0
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._change:
+            self._change.notify_all()
 
     async def _release(self) -> None:
         if not self.held:
             return
         self._until_s = 0.0
+        await self._tell()
         try:
             await self._js.publish(
                 self._subject,

