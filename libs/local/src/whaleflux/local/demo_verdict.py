@@ -67,7 +67,7 @@ def judge(
     _judge_reward(verdict, story, expects_reward=expects_reward)
     _judge_attempts(verdict, duplicates, witness)
     if kill is not None:
-        _judge_kill(verdict, story, kill)
+        _judge_kill(verdict, story, witness, kill)
     if left:
         verdict.failures.append(f"processes left running: {', '.join(left)}")
     verdict.notes += [f"FAILED: {failure}" for failure in verdict.failures]
@@ -98,7 +98,14 @@ def _judge_attempts(verdict: Verdict, duplicates: Sequence[str], witness: Witnes
     verdict.notes.append(f"No run ever had two live attempts{seen}.")
 
 
-def _judge_kill(verdict: Verdict, story: Story, kill: AgentKill) -> None:
+_END_OF_MEMBERS = {
+    True: "its members ran to their end unheard, which no longer counted",
+    False: "its members ended by themselves at their deadline",
+    None: "its members left no account of their own",
+}
+
+
+def _judge_kill(verdict: Verdict, story: Story, witness: Witness, kill: AgentKill) -> None:
     verdict.numbers["killed_node"] = kill.node or None
     if not kill.node:
         verdict.failures.append("there was no rollout in whose middle to kill an agent")
@@ -118,7 +125,8 @@ def _judge_kill(verdict: Verdict, story: Story, kill: AgentKill) -> None:
     step = again.resumed_from_step
     verdict.notes.append(
         f"The agent of {kill.node} was killed in attempt {kill.attempt} of {again.phase} "
-        f"#{again.iteration}; its members ended by themselves, and attempt {again.number} went on "
-        f"on {where} from {'the start' if step is None else f'step {step}'}; "
+        f"#{again.iteration}; {_END_OF_MEMBERS[witness.finished(kill.run_id, kill.attempt)]}. "
+        f"Attempt {again.number} went on on {where} from "
+        f"{'the start' if step is None else f'step {step}'}; "
         f"{verdict.numbers['lost_steps']} steps were done twice."
     )

@@ -27,6 +27,8 @@ class Sighting:
     until_s: float
     first_step: int | None = None
     last_step: int | None = None
+    ended: bool = False
+    """It said itself that it was done; False for one that was killed."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,11 @@ class Witness:
             if earlier.last_step is not None and later.first_step is not None
         )
 
+    def finished(self, run_id: str, attempt: int) -> bool | None:
+        """Tell whether all programs of an attempt came to their own end; None if none was seen."""
+        seen = [s for s in self.sightings if (s.run_id, s.attempt) == (run_id, attempt)]
+        return all(sighting.ended for sighting in seen) if seen else None
+
     def _successions(self) -> Iterator[tuple[Sighting, Sighting]]:
         by_member: dict[tuple[str, int], list[Sighting]] = {}
         for sighting in sorted(self.sightings, key=lambda one: one.from_s):
@@ -86,6 +93,7 @@ def _see(by_pid: dict[int, Sighting], run_id: str, line: dict[str, Any]) -> None
             run_id, int(line.get("rank", 0)), int(line["attempt"]), pid, at_s, at_s
         )
     sighting.until_s = max(sighting.until_s, at_s)
+    sighting.ended = sighting.ended or line.get("event") == "end"
     if line.get("step") is not None:
         step = int(line["step"])
         sighting.last_step = step
