@@ -1,0 +1,1 @@
+"""A small but complete reinforcement fine-tuning of a language policy, in numpy alone."""

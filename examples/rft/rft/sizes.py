@@ -1,0 +1,56 @@
+"""How much of everything there is; the one place to make the example bigger or smaller.
+
+`RFT_SCALE` (1 if unset) multiplies the work of each phase, `RFT_SEED` (7 if unset) chooses another
+random course. With scale 1 a phase takes 1 to 4 seconds on one core.
+"""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Amounts of work, from the environment."""
+
+    seed: int
+    imitation_epochs: int
+    """Passes of the first policy over what people wrote."""
+    reward_epochs: int
+    feedback_epochs: int
+    rollout_steps: int
+    """Steps of every rank: a gang divides the messages of a step, not the steps."""
+    groups_per_step: int
+    """Messages that one step answers, all ranks together."""
+    evaluation_answers: int
+    """Answers to each held-out message from each policy."""
+    group: int = 8
+    """Answers to one message; they are compared with one another."""
+    scoring_batch: int = 1_000
+    update_epochs: int = 4
+    check_answers: int = 6
+    """Answers to each message with which an update looks at its own result."""
+
+
+def sizes() -> Sizes:
+    """Return the amounts that `RFT_SCALE` and `RFT_SEED` ask for.
+
+    Raises:
+        ValueError: One of them is not a number, or the scale is not above 0.
+
+    """
+    scale = float(os.environ.get("RFT_SCALE") or 1)
+    if scale <= 0:
+        raise ValueError(f"RFT_SCALE is {scale:g}; it must be above 0, 1 is the usual size")
+
+    def scaled(amount: int, least: int) -> int:
+        return max(least, round(amount * scale))
+
+    return Sizes(
+        seed=int(os.environ.get("RFT_SEED") or 7),
+        imitation_epochs=scaled(16, 4),
+        reward_epochs=scaled(24, 8),
+        feedback_epochs=scaled(8, 3),
+        rollout_steps=48,
+        groups_per_step=scaled(46, 4),
+        evaluation_answers=scaled(300, 20),
+    )
