@@ -195,6 +195,25 @@ async def test_an_agent_cannot_forge_by_a_reply_subject(world: World, target: st
     await agent.close()
 
 
+async def test_within_one_account_permissions_would_not_stop_the_forger() -> None:
+    """Why agents have accounts of their own; and the test above would notice."""
+    permissions = {"publish": ["wf.smp.n1"], "subscribe": ["_INBOX_n1.>"]}
+    users = [
+        {"user": "core", "password": "c"},
+        {"user": "n1", "password": "1", "permissions": permissions},
+    ]
+    with servers.nats_server({"authorization": {"users": users}}) as server:
+        core = await server.connect("core", "c")
+        js = JetStream(core)
+        await ensure_streams(js, [subjects.STREAM_SAMPLES, "CMD_SCHEDULER"])
+        agent = await server.connect("n1", "1", inbox_prefix="_INBOX_n1")
+        await agent.publish("wf.smp.n1", b"x", reply="wf.cmd.scheduler.workload.cancel")
+        await JetStream(agent).publish("wf.smp.n1", b"x")
+        assert (await js.stream_state("CMD_SCHEDULER")).messages == 1
+        await agent.close()
+        await core.close()
+
+
 async def gets_nothing(bus: Bus, subject: str) -> bool:
     """Whether nobody answers, or only the server to say that this account has no streams."""
     try:

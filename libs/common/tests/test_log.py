@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 
+from whaleflux.common.bus import BusMessage
 from whaleflux.common.contracts import subjects
+from whaleflux.common.contracts.base import UnknownEvent
 from whaleflux.common.contracts.gateway import (
     GatewayEvent,
     TenantCreated,
     read_gateway_event,
 )
-from whaleflux.common.errors import Unavailable
-from whaleflux.common.jetstream import JetStream
+from whaleflux.common.errors import Broken, Unavailable, WhalefluxError
+from whaleflux.common.jetstream import HEADER_EXPECTED_LAST, JetStream
 from whaleflux.common.log import Conflict, Log
 from whaleflux.common.nats_log import NatsLog
 from whaleflux.common.streams import ensure_streams
@@ -78,6 +80,18 @@ class TestMemoryLog(LogContract):
     def log(self) -> Log[GatewayEvent]:
         return MemoryLog(random.Random(1))
 
+    async def test_events_of_unknown_types_are_left_out_but_count(self) -> None:
+        log: MemoryLog[GatewayEvent | UnknownEvent] = MemoryLog()
+        await log.append([tenant("a"), UnknownEvent(type="x.v1"), tenant("b")], expected_seq=0)
+        assert [r.seq for r in await log.read(after_seq=0)] == [1, 3]
+        assert await log.last_seq() == 3
+
+    async def test_without_its_guard_the_race_has_many_winners(self) -> None:
+        """The contract above notices a missing guard."""
+        log: MemoryLog[GatewayEvent] = MemoryLog(random.Random(1), guarded=False)
+        with pytest.raises(AssertionError):
+            await self.test_of_racing_writers_exactly_one_wins(log, 3)
+
     async def test_after_a_lost_answer_the_facts_are_there(self) -> None:
         log: MemoryLog[GatewayEvent] = MemoryLog(random.Random(1), answer_loss_rate=1.0)
         with pytest.raises(Unavailable):
@@ -105,6 +119,56 @@ class TestNatsLog(LogContract):
             subject_of=lambda event: subjects.event(event.type, event.tenant),
         )
 
+    @pytest.mark.parametrize("size", [1, 3])
+    async def test_after_a_lost_answer_the_log_shows_the_truth(
+        self,
+        js: JetStream,
+        log: Log[GatewayEvent],
+        monkeypatch: pytest.MonkeyPatch,
+        size: int,
+    ) -> None:
+        request = js.bus.request
+
+        async def deaf(subject: str, body: bytes, **more: object) -> BusMessage:
+            await request(subject, body, **more)  # type: ignore[arg-type]  # passed on as they came
+            raise Unavailable("the answer was lost", code="timeout")
+
+        events = [tenant(f"t{n}") for n in range(size)]
+        monkeypatch.setattr(js.bus, "request", deaf)
+        with pytest.raises(Unavailable) as caught:
+            await log.append(events, expected_seq=0)
+        assert not isinstance(caught.value, Conflict)
+        monkeypatch.undo()
+        assert [r.event for r in await log.read(after_seq=0)] == events
+        with pytest.raises(Conflict):
+            await log.append(events, expected_seq=0)
+
+    async def test_an_event_that_does_not_fit_its_type_stops_the_reader(
+        self, js: JetStream, log: Log[GatewayEvent]
+    ) -> None:
+        await js.publish(
+            "wf.evt.gateway.tenant.created.a", b'{"type":"gateway.tenant.created.v1","at":"x"}'
+        )
+        with pytest.raises(Broken, match="event 1 of EVT_GATEWAY"):
+            await log.read(after_seq=0)
+
+    async def test_decided_events_cannot_be_deleted(
+        self, js: JetStream, log: Log[GatewayEvent]
+    ) -> None:
+        await log.append([tenant("a")], expected_seq=0)
+        with pytest.raises(WhalefluxError, match="delete not permitted"):
+            await js.api(f"STREAM.MSG.DELETE.{subjects.STREAM_GATEWAY}", b'{"seq":1}')
+        with pytest.raises(WhalefluxError, match="purge not permitted"):
+            await js.api(f"STREAM.PURGE.{subjects.STREAM_GATEWAY}", b"")
+        assert [r.event for r in await log.read(after_seq=0)] == [tenant("a")]
+
+    async def test_more_events_than_a_batch_holds_are_a_fault_of_ours(
+        self, log: Log[GatewayEvent]
+    ) -> None:
+        with pytest.raises(Broken):
+            await log.append([tenant("a")] * 1_001, expected_seq=0)
+        assert await log.last_seq() == 0
+
     async def test_events_of_unknown_types_are_left_out_but_count(
         self, js: JetStream, log: Log[GatewayEvent]
     ) -> None:
@@ -123,3 +187,17 @@ class TestNatsLog(LogContract):
         (message,) = await js.read(subjects.STREAM_GATEWAY, after_seq=0)
         assert message.headers[subjects.HEADER_TRACE] == trace
         assert message.headers[subjects.HEADER_TYPE] == "gateway.tenant.created.v1"
+
+    async def test_events_carry_no_more_than_three_headers_and_the_guard(
+        self, js: JetStream, log: Log[GatewayEvent]
+    ) -> None:
+        """Ten headers cost 2.8 times the throughput and twice the storage."""
+        trace = {subjects.HEADER_TRACE: "t", subjects.HEADER_CAUSATION: "c"}
+        await log.append([tenant("a")], expected_seq=0, trace=trace)
+        (message,) = await js.read(subjects.STREAM_GATEWAY, after_seq=0)
+        assert set(message.headers) == {
+            subjects.HEADER_TYPE,
+            subjects.HEADER_TRACE,
+            subjects.HEADER_CAUSATION,
+            HEADER_EXPECTED_LAST,
+        }

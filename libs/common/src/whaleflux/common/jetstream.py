@@ -87,14 +87,19 @@ class JetStream:
         self._batches = 0
 
     async def ensure_stream(self, spec: StreamSpec) -> None:
-        """Create the stream, or change it to what *spec* says."""
-        body = json.dumps(spec.config()).encode()
+        """Create the stream, or change it to what *spec* says.
+
+        A stream that stands on more servers than *spec* asks for stays there.
+        """
+        config = spec.config()
         try:
-            await self.api(f"STREAM.CREATE.{spec.name}", body)
+            await self.api(f"STREAM.CREATE.{spec.name}", json.dumps(config).encode())
         except _ApiError as error:
             if error.number != _STREAM_EXISTS_OTHERWISE:
                 raise
-            await self.api(f"STREAM.UPDATE.{spec.name}", body)
+            standing = (await self.api(f"STREAM.INFO.{spec.name}", b""))["config"]
+            config["num_replicas"] = max(spec.replicas, standing["num_replicas"])
+            await self.api(f"STREAM.UPDATE.{spec.name}", json.dumps(config).encode())
 
     async def ensure_consumer(self, spec: ConsumerSpec) -> None:
         """Create the durable consumer, or change it to what *spec* says."""
@@ -235,11 +240,6 @@ class JetStream:
         """Return how far *stream* reaches, as its leader has it."""
         state = (await self.api(f"STREAM.INFO.{stream}", b""))["state"]
         return StreamState(state["first_seq"], state["last_seq"], state["messages"])
-
-    async def purge(self, stream: str, *, subject: str | None = None) -> None:
-        """Remove messages; only streams whose truth lies elsewhere allow it."""
-        body = json.dumps({"filter": subject}).encode() if subject is not None else b""
-        await self.api(f"STREAM.PURGE.{stream}", body)
 
     async def api(self, name: str, body: bytes) -> dict[str, Any]:
         """Ask the server's JetStream API and return what it says.

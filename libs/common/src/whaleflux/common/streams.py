@@ -29,6 +29,7 @@ class StreamSpec:
     allow_atomic: bool = False
     allow_msg_ttl: bool = False
     deny_delete: bool = False
+    """Neither single messages nor all of them can be removed, by whomever."""
     replicas: int = 1
 
     def config(self) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class StreamSpec:
             "allow_atomic": self.allow_atomic,
             "allow_msg_ttl": self.allow_msg_ttl,
             "deny_delete": self.deny_delete,
+            "deny_purge": self.deny_delete,
             "num_replicas": self.replicas,
         }
 

