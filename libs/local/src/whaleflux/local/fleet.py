@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from whaleflux.agent.shell.simulated_probe import MODELS
 from whaleflux.common.errors import Refused
 
 DEFAULT_FLEET = "2xH200x8,2xH100x8,2xA100x8,2xRTX4090x8"
@@ -15,8 +16,8 @@ NODES_MAX = 32
 """Each node is a process of about 60 MiB; more than this does not fit a laptop."""
 GPUS_PER_NODE_MAX = 64
 REAL_NODE = "local-0"
-KNOWN_TYPES = ("H200", "H100", "A100", "RTX4090")
-"""The simulated types; real devices are named by their driver."""
+KNOWN_TYPES = tuple(MODELS)
+"""The types that can be simulated; real devices are named by their driver."""
 
 _ENTRY = re.compile(r"(?P<nodes>\d+)x(?P<type>[A-Za-z0-9]+)x(?P<gpus>\d+)")
 

@@ -13,9 +13,9 @@ from whaleflux.common.errors import WhalefluxError
 from whaleflux.common.observe import configure_logging
 from whaleflux.local.fleet import Node, parse_fleet, real_fleet
 from whaleflux.local.lifetime import one_error, until_signalled
-from whaleflux.local.lock import hold
 from whaleflux.local.paths import StatePaths
-from whaleflux.local.stack import Addresses, Stack
+from whaleflux.local.session import running_stack
+from whaleflux.local.stack import Addresses
 
 
 async def serve(
@@ -28,15 +28,9 @@ async def serve(
         Unavailable: A part does not come up.
 
     """
-    paths.prepare()
-    with hold(paths):
-        async with until_signalled(), one_error(), asyncio.TaskGroup() as group:
-            stack = Stack(paths, nodes, group)
-            try:
-                on_ready(await stack.start())
-                await asyncio.Event().wait()
-            finally:
-                await stack.stop()
+    async with until_signalled(), one_error(), running_stack(paths, nodes) as session:
+        on_ready(session.addresses)
+        await asyncio.Event().wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

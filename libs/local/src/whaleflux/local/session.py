@@ -11,7 +11,7 @@ from pathlib import Path
 from whaleflux.local.fleet import Node
 from whaleflux.local.lock import hold
 from whaleflux.local.paths import StatePaths
-from whaleflux.local.processes import end, of_state
+from whaleflux.local.processes import end, of_state, read_records
 from whaleflux.local.stack import Addresses, Stack
 
 SWEEP_GRACE_S = 12.0
@@ -52,6 +52,8 @@ async def running_stack(paths: StatePaths, nodes: Sequence[Node]) -> AsyncIterat
     paths.prepare()
     began = asyncio.get_running_loop().time()
     with hold(paths):
+        # A supervisor that was killed may have left parts behind that hold the bus's files.
+        await end(read_records(paths.processes), grace_s=SWEEP_GRACE_S)
         async with asyncio.TaskGroup() as group:
             stack = Stack(paths, nodes, group)
             try:

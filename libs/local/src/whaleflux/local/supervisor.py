@@ -25,7 +25,11 @@ STEADY_AFTER_S = 20.0
 RESTARTS_MAX = 8
 """Quick deaths in a row after which a child is left dead and `status` says so."""
 STOP_GRACE_S = 12.0
-"""Longest wait for a child after SIGTERM: a member's own grace (10 s) and a little more."""
+"""Longest wait for a server or service after SIGTERM; they take a tenth of a second."""
+STOP_GRACE_AGENT_S = 60.0
+"""Longest wait for an agent, which waits for its members to save."""
+KILL_GRACE_S = 12.0
+"""Longest wait after SIGKILL, for a process that hangs in the kernel."""
 LOG_TAIL_BYTES = 16_000
 
 
@@ -131,12 +135,13 @@ class Supervisor:
 
     async def _end(self, child: _Child) -> None:
         child.restart = False
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        patience_s = STOP_GRACE_AGENT_S if child.spec.tier is Tier.AGENT else STOP_GRACE_S
+        for number, grace_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILL_GRACE_S)):
             if child.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.process.send_signal(number)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_GRACE_S):
+                async with asyncio.timeout(grace_s):
                     await child.process.wait()
                     return
             log.warning("child does not end", extra={"child": child.spec.name})

@@ -21,8 +21,8 @@ from whaleflux.local.paths import StatePaths, default_state
 from whaleflux.local.processes import ProcessRecord, end, gone, is_alive, of_state, read_records
 from whaleflux.local.stack import Addresses, base_environment
 
-STOP_TIMEOUT_S = 45.0
-"""Three tiers of processes, each with its own grace, and a little more."""
+STOP_TIMEOUT_S = 100.0
+"""The three tiers' graces together, and a little more."""
 SWEEP_GRACE_S = 12.0
 """A member's own grace and a little more."""
 
