@@ -5,13 +5,14 @@ never saw), and by the reward model. Fails unless the last policy is better by t
 a policy that only pleases its reward model has not improved.
 """
 
+import json
 import sys
 
 import numpy as np
 
 from rft import reward
 from rft.contract import Attempt, run
-from rft.files import Arrays, rng_from_array, rng_to_array
+from rft.files import Arrays, rng_from_array, rng_to_array, write_whole
 from rft.language import WORDS, Numbers, decode_answer, encode_prompts, prompts
 from rft.models import load_policy, load_reward_model
 from rft.policy import write_answers
@@ -19,6 +20,7 @@ from rft.sizes import sizes
 from rft.truth import true_score
 
 SAVE_EVERY = 20
+RESULT = "evaluation.json"
 SHOWN = 4
 """Messages of which the log shows an answer of each policy."""
 
@@ -68,6 +70,7 @@ def program(attempt: Attempt) -> None:
         if step == total:
             _show(attempt, asked, before, after)
     metrics = _metrics(rows)
+    write_whole(attempt.output / RESULT, json.dumps(metrics, indent=1).encode())
     attempt.say(", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
     if metrics["reward_after"] <= metrics["reward_before"]:
         sys.exit(

@@ -12,6 +12,7 @@ same files, byte for byte.
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,6 +95,7 @@ def texts() -> dict[str, str]:
         for number, skill in enumerate(SKILL_OF_ROUND[:ROUNDS], start=1)
         for _ in range(PAIRS_PER_ROUND)
     ]
+    files: dict[str, list[dict[str, Any]]]
     files = {"preferences.jsonl": first, "feedback.jsonl": later}
     return {name: "".join(json.dumps(r) + "\n" for r in rows) for name, rows in files.items()}
 

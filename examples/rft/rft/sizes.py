@@ -51,6 +51,6 @@ def sizes() -> Sizes:
         reward_epochs=scaled(24, 8),
         feedback_epochs=scaled(8, 3),
         rollout_steps=48,
-        groups_per_step=scaled(46, 4),
+        groups_per_step=scaled(34, 4),
         evaluation_answers=scaled(300, 20),
     )

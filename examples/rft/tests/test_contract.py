@@ -13,7 +13,7 @@ import pytest
 
 from rft.files import Torn
 from rft.local import Bench, Try
-from rft.shards import read_shard
+from rft.shards import Shards, Whole, read_shard
 from rft.witness import FILE, read_account
 
 SMALL = {"RFT_SCALE": "0.4"}
@@ -130,21 +130,36 @@ def test_sigusr1_saves_now_and_goes_on(bench: Bench) -> None:
     assert set(checkpoints(one)) > regular, "one more than those it saves anyway"
 
 
-@pytest.mark.parametrize("phase", ["reward_training", "feedback", "policy_update", "scoring"])
+@pytest.mark.parametrize(
+    "phase", ["reward_training", "feedback", "scoring", "policy_update", "evaluation"]
+)
 def test_every_phase_goes_on_from_each_checkpoint_exactly(
     bench: Bench, trained: Path, whole: Try, phase: str
 ) -> None:
-    inputs = {"reward_training": trained, "rollout": whole.output}
-    if phase == "policy_update":
-        scored = bench.start("scoring", inputs=inputs)
-        assert scored.wait(60) == [0]
-        inputs["scoring"] = scored.output
+    inputs = {"reward_training": trained, "rollout": whole.output, "feedback": trained}
+    before = {"policy_update": ["scoring"], "evaluation": ["scoring", "policy_update"]}
+    for needed in before.get(phase, []):
+        one = bench.start(needed, inputs=inputs)
+        assert one.wait(60) == [0]
+        inputs[needed] = one.output
     first = bench.start(phase, inputs=inputs)
     assert first.wait(60) == [0]
     earliest = f"step-{checkpoints(first)[0]:06d}"
     again = bench.start(phase, number=2, inputs=inputs, resume_from=first.checkpoints / earliest)
     assert again.wait(60) == [0]
-    assert fingerprint(again.output) == fingerprint(first.output)
+    assert fingerprint(again.output) == fingerprint(first.output) != {}
+
+
+def test_rank_0_waits_for_the_last_shards_but_not_for_ever(tmp_path: Path) -> None:
+    zero, one = (Shards(tmp_path, rank=rank, world_size=2) for rank in (0, 1))
+    zero.write(5, {}, last=True)
+    assert zero.assemble(wait_s=0.05) is None, "the other rank has saved nothing"
+    one.write(3, {}, last=False)
+    late = threading.Timer(0.1, lambda: one.write(6, {}, last=True))
+    late.start()
+    assert zero.assemble(wait_s=20) == Whole("step-000005", 5)
+    late.join()
+    assert zero.assemble() is None, "nothing is newer"
 
 
 def test_a_torn_checkpoint_is_passed_over(bench: Bench, trained: Path, whole: Try) -> None:
