@@ -62,10 +62,18 @@ def test_no_cut_leaves_half_a_character(text: str, cut: int) -> None:
 def test_only_the_end_of_a_long_log_is_kept_from_a_whole_line_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"line {i}\n" for i in range(200_000)))
-    keep_tail(log, tmp_path / "store" / "rank0.log")
-    kept = (tmp_path / "store" / "rank0.log").read_text()
-    assert len(kept) <= TAIL_BYTES + 100
-    head, first, *_ = kept.splitlines()
-    assert "left out" in head
-    assert first.startswith("line ")
+    store = tmp_path / "store"
+    keep_tail(log, store / "rank0.log", store / "rank0.offset")
+    kept = (store / "rank0.log").read_text()
+    assert len(kept) <= TAIL_BYTES
+    assert kept.startswith("line ")
+    assert int((store / "rank0.offset").read_text()) + len(kept) == log.stat().st_size
     assert kept.endswith("line 199999\n")
+
+
+def test_a_short_log_is_kept_whole_and_says_no_offset(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"one\xfftwo\n")
+    keep_tail(log, tmp_path / "s" / "rank0.log", tmp_path / "s" / "rank0.offset")
+    assert (tmp_path / "s" / "rank0.log").read_bytes() == b"one\xfftwo\n"
+    assert not (tmp_path / "s" / "rank0.offset").exists()

@@ -91,6 +91,11 @@ def log_file(run_id: str, attempt: int, rank: int) -> str:
     return f"{attempt_folder(run_id, attempt)}/logs/rank{rank}.log"
 
 
+def log_offset_file(run_id: str, attempt: int, rank: int) -> str:
+    """Return where stands how many bytes of the log come before its kept tail; none when all."""
+    return f"{attempt_folder(run_id, attempt)}/logs/rank{rank}.offset"
+
+
 def blob_file(sha256: str) -> str:
     """Return where an uploaded archive lies."""
     return f"blobs/{sha256[:2]}/{sha256}.tar.gz"

@@ -50,8 +50,11 @@ def whole_characters(piece: bytes) -> bytes:
     return piece
 
 
-def keep_tail(log: Path, target: Path) -> None:
-    """Copy the end of *log* to *target*, beginning at a whole line where it is cut."""
+def keep_tail(log: Path, target: Path, offset_target: Path) -> None:
+    """Copy the end of *log* to *target*, beginning at a whole line where it is cut.
+
+    How many bytes came before goes to *offset_target*, so that byte cursors stay true.
+    """
     try:
         with open(log, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -59,8 +62,15 @@ def keep_tail(log: Path, target: Path) -> None:
             tail = file.read()
     except FileNotFoundError:
         return
-    if size > TAIL_BYTES:
-        head = f"[whaleflux: the first bytes of {size} were left out]\n"
-        tail = head.encode() + tail.partition(b"\n")[2]
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(str(target), tail.decode(errors="replace"), durable=False)
+    if size > TAIL_BYTES:
+        tail = tail.partition(b"\n")[2] or tail
+        write_atomically(str(offset_target), str(size - len(tail)), durable=False)
+    write_bytes_atomically(target, tail)
+
+
+def write_bytes_atomically(target: Path, content: bytes) -> None:
+    """Replace *target*; a reader sees the old or the new content, whole."""
+    temporary = target.with_name(f".{target.name}.new")
+    temporary.write_bytes(content)
+    temporary.replace(target)

@@ -17,7 +17,12 @@ from whaleflux.agent.shell.shim_process import ShimProcess, Started
 from whaleflux.agent.shell.watcher import Watcher
 from whaleflux.common.clock import Clock
 from whaleflux.common.contracts.agent import ExitKind, MemberExited, MemberStarted
-from whaleflux.common.contracts.assignment import AssignedMember, CheckpointRef, log_file
+from whaleflux.common.contracts.assignment import (
+    AssignedMember,
+    CheckpointRef,
+    log_file,
+    log_offset_file,
+)
 from whaleflux.common.errors import Refused
 
 STUCK_AFTER_S = 30.0
@@ -265,8 +270,10 @@ class Member:
     async def _keep_tail(self) -> None:
         member, node = self.assigned, self._around.node
         try:
-            target = node.store(member.store) / log_file(member.run_id, member.attempt, member.rank)
-            await asyncio.to_thread(keep_tail, self.folder.log, target)
+            store = node.store(member.store)
+            who = (member.run_id, member.attempt, member.rank)
+            targets = store / log_file(*who), store / log_offset_file(*who)
+            await asyncio.to_thread(keep_tail, self.folder.log, *targets)
         except (Refused, OSError) as error:
             _log.warning("log tail not kept", extra={"member": str(self.key), "reason": str(error)})
 

@@ -1,14 +1,24 @@
 """Uploads into the pool's store, by content: what is there already is not written again."""
 
+import asyncio
 import hashlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Protocol
 
 from whaleflux.common.contracts.assignment import blob_file
 from whaleflux.common.errors import Refused, Unavailable
 from whaleflux.gateway.shell.settings import BLOB_BYTES_MAX
+
+
+class Digest(Protocol):
+    """A hash that is being computed."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take *data* in."""
+        ...
 
 
 class Blobs:
@@ -40,7 +50,7 @@ class Blobs:
             with os.fdopen(handle, "wb") as file:
                 size, digest = await _copy(chunks, file.write)
                 file.flush()
-                os.fsync(file.fileno())
+                await asyncio.to_thread(os.fsync, file.fileno())
             if digest != sha256:
                 raise Refused(
                     f"The body's SHA-256 is {digest}, not {sha256}: it was changed on the way.",
@@ -76,9 +86,13 @@ async def _copy(chunks: AsyncIterator[bytes], write: Callable[[bytes], int]) -> 
                 "data in the store and name it by file_mounts.",
                 code="too_large",
             )
-        digest.update(chunk)
-        write(chunk)
+        await asyncio.to_thread(_take, digest, write, chunk)
     return size, digest.hexdigest()
+
+
+def _take(digest: Digest, write: Callable[[bytes], int], chunk: bytes) -> None:
+    digest.update(chunk)
+    write(chunk)
 
 
 def _unwritable(error: OSError) -> Unavailable:

@@ -1,17 +1,17 @@
 """The HTTP application: routes, errors, documents."""
 
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
-from whaleflux.common.observe import span
 from whaleflux.gateway.shell import routes_events, routes_fleet, routes_workloads
 from whaleflux.gateway.shell.asyncapi import document as asyncapi_document
 from whaleflux.gateway.shell.gate import Parts
+from whaleflux.gateway.shell.openapi import describe
 from whaleflux.gateway.shell.problems import install
+from whaleflux.gateway.shell.request_ids import Identify
 
 DESCRIPTION = """Submit jobs and pipelines, watch them, and understand them.
 
@@ -33,16 +33,7 @@ def build_app(parts: Parts | None, healthy: Callable[[], dict[str, Any]]) -> Fas
     for routes in (routes_workloads, routes_fleet, routes_events):
         app.include_router(routes.router)
 
-    @app.middleware("http")
-    async def identify(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        given = request.headers.get("x-request-id", "")
-        request.state.request_id = given[:100] or f"req_{secrets.token_hex(8)}"
-        with span(f"{request.method} {request.url.path}", request.headers):
-            response = await call_next(request)
-        response.headers["x-request-id"] = request.state.request_id
-        return response
+    app.add_middleware(Identify)
 
     @app.get("/healthz", operation_id="health", tags=["health"])
     async def health() -> JSONResponse:
@@ -55,4 +46,5 @@ def build_app(parts: Parts | None, healthy: Callable[[], dict[str, Any]]) -> Fas
         """Return the AsyncAPI document of the public events."""
         return asyncapi_document()
 
+    describe(app)
     return app

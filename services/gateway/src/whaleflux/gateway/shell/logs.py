@@ -1,12 +1,13 @@
 """Members' logs: from the agent that has them, else the tail that was kept in the store."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from whaleflux.common.bus import Bus
 from whaleflux.common.contracts import subjects
 from whaleflux.common.contracts.agent import LogReply, LogRequest
-from whaleflux.common.contracts.assignment import log_file
+from whaleflux.common.contracts.assignment import log_file, log_offset_file
 from whaleflux.common.errors import Refused, Unavailable
 from whaleflux.gateway.core.view import Document
 from whaleflux.gateway.shell.settings import AGENT_TIMEOUT_S
@@ -40,7 +41,7 @@ class Logs:
                 reason = error.message
         if answer is not None and answer.found:
             return {"offset": offset, **answer.model_dump()}
-        kept = self._kept(run["id"], attempt, rank, offset)
+        kept = await asyncio.to_thread(self._kept, (run["id"], attempt, rank), offset)
         if kept is not None:
             return kept
         if reason:
@@ -61,12 +62,15 @@ class Logs:
         )
         return LogReply.model_validate_json(answer.body)
 
-    def _kept(self, run_id: str, attempt: int, rank: int, offset: int) -> dict[str, Any] | None:
+    def _kept(self, who: tuple[str, int, int], offset: int) -> dict[str, Any] | None:
+        """Read the tail that the agent kept; what lies before it is a gap the answer shows."""
         if self._store is None:
             return None
         try:
-            with (self._store / log_file(run_id, attempt, rank)).open("rb") as file:
-                file.seek(offset)
+            with (self._store / log_file(*who)).open("rb") as file:
+                begins = _number(self._store / log_offset_file(*who))
+                offset = max(offset, begins)
+                file.seek(offset - begins)
                 raw = file.read(PIECE_BYTES_MAX)
                 more = bool(file.read(1))
         except OSError:
@@ -78,6 +82,13 @@ class Logs:
             "next_offset": offset + len(raw),
             "ended": not more,
         }
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def _node_of(run: Document, attempt: int, rank: int) -> str | None:

@@ -59,7 +59,10 @@ async def stream(
 async def _frames(
     feed: Feed, tenant: str, cursor: int | None, wanted: tuple[str, ...]
 ) -> AsyncIterator[bytes]:
-    yield f"retry: {RETRY_MS}\n\n".encode()
+    cursor = feed.last_seq if cursor is None else cursor
+    # The id of a frame without data is remembered: a reader that drops before the first event
+    # still resumes here.
+    yield f"retry: {RETRY_MS}\nid: {cursor}\n\n".encode()
     while True:
         try:
             async for frame in _live(feed, tenant, cursor, wanted):
@@ -71,7 +74,7 @@ async def _frames(
 
 
 async def _live(
-    feed: Feed, tenant: str, cursor: int | None, wanted: tuple[str, ...]
+    feed: Feed, tenant: str, cursor: int, wanted: tuple[str, ...]
 ) -> AsyncIterator[bytes]:
     events = feed.follow(tenant, after_seq=cursor)
     coming: asyncio.Future[FeedEvent] = asyncio.ensure_future(anext(events))

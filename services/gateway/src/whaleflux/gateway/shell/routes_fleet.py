@@ -9,7 +9,7 @@ from whaleflux.common.contracts.workload import WorkloadSpec
 from whaleflux.common.errors import Refused
 from whaleflux.gateway.core.access import Permission
 from whaleflux.gateway.core.view import Document
-from whaleflux.gateway.shell.gate import Gated, shown
+from whaleflux.gateway.shell.gate import Gate, Gated, shown
 from whaleflux.gateway.shell.problems import Problem
 from whaleflux.gateway.shell.schemas import BlobOut, GpuPage, Identity, NodePage
 from whaleflux.gateway.shell.settings import PAGE_ITEMS_MAX
@@ -29,7 +29,11 @@ async def list_nodes(
     """List nodes by name."""
     caller.need(Permission.FLEET)
     nodes = await caller.parts.views.nodes()
-    return _page([shown(node) for node in nodes], "id", limit, cursor)
+    held = await _own_runs(caller, nodes)
+    items = [
+        {**shown(node), "gpus": [_holder(gpu, held) for gpu in node["gpus"]]} for node in nodes
+    ]
+    return _page(items, "id", limit, cursor)
 
 
 @router.get("/gpus", operation_id="listGpus", response_model=GpuPage)
@@ -41,16 +45,27 @@ async def list_gpus(
     nodes = await caller.parts.views.nodes()
     gpus = [(node, gpu) for node in nodes for gpu in node["gpus"]]
     samples = await caller.parts.views.samples([gpu["uuid"] for _, gpu in gpus])
-    runs = {gpu["run_id"] for _, gpu in gpus if gpu["run_id"] is not None}
-    held = {
-        run["id"]: run
-        for run in await caller.parts.views.documents("run", sorted(runs))
-        if run["tenant"] == caller.key.tenant
-    }
+    held = await _own_runs(caller, nodes)
     items = [
         _gpu(node, gpu, samples.get(gpu["uuid"], {}), held.get(gpu["run_id"])) for node, gpu in gpus
     ]
     return _page(items, "id", limit, cursor)
+
+
+async def _own_runs(caller: Gate, nodes: list[Document]) -> dict[str, Document]:
+    """Return the caller's runs that hold GPUs; other tenants' are nobody's business."""
+    ids = {g["run_id"] for node in nodes for g in node["gpus"] if g["run_id"] is not None}
+    return {
+        run["id"]: run
+        for run in await caller.parts.views.documents("run", sorted(ids))
+        if run["tenant"] == caller.key.tenant
+    }
+
+
+def _holder(gpu: Document, held: dict[str, Document]) -> Document:
+    """Return a GPU that shows whether it is free, and its run only if that is the caller's."""
+    run_id = gpu["run_id"]
+    return {**gpu, "free": run_id is None, "run_id": run_id if run_id in held else None}
 
 
 def _gpu(node: Document, gpu: Document, sample: Document, run: Document | None) -> Document:

@@ -23,7 +23,11 @@ from whaleflux.gateway.shell.schemas import (
     WorkloadOut,
     WorkloadPage,
 )
-from whaleflux.gateway.shell.settings import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from whaleflux.gateway.shell.settings import (
+    PAGE_ITEMS_DEFAULT,
+    PAGE_ITEMS_MAX,
+    SCAN_ITEMS_MAX,
+)
 from whaleflux.gateway.shell.submission import read_spec
 
 router = APIRouter(
@@ -36,7 +40,7 @@ BODY: dict[str, Any] = {
         "required": True,
         "content": {
             "application/json": {
-                "schema": {"$ref": "/v1/schema/workload.json"},
+                "schema": {"$ref": "#/components/schemas/WorkloadSpec"},
                 "example": EXAMPLE_WORKLOAD,
             },
             "application/yaml": {"schema": {"type": "string"}},
@@ -112,19 +116,22 @@ async def list_workloads(
     items: list[Document] = []
     wanted = {"state": state, "kind": kind, "name": name}
     wanted = {key: value for key, value in wanted.items() if value is not None}
-    while len(items) < limit:
+    scanned = 0
+    while len(items) < limit and scanned < SCAN_ITEMS_MAX:
         page = await caller.parts.views.workload_page(
             caller.key.tenant, below=below, limit=PAGE_ITEMS_MAX
         )
         documents = await caller.parts.views.documents("workload", [id_ for id_, _ in page])
+        scanned += len(page)
         for document in documents:
             if len(items) < limit:
                 below = float(document["seq"])
                 if all(document[key] == value for key, value in wanted.items()):
                     items.append(document)
-        if len(page) < PAGE_ITEMS_MAX:
+        if len(page) < PAGE_ITEMS_MAX and len(items) < limit:
+            below = None
             break
-    following = str(int(below)) if len(items) == limit and below is not None else None
+    following = None if below is None else str(int(below))
     return JSONResponse(
         {"items": [_brief(item) for item in items], "next_cursor": following},
         headers={} if following is None else {"link": f'<?cursor={following}>; rel="next"'},

@@ -12,6 +12,8 @@ BLOB_BYTES_MAX = 512 * 1024 * 1024
 """A working folder larger than this belongs in a store, not in an upload."""
 PAGE_ITEMS_MAX = 200
 PAGE_ITEMS_DEFAULT = 50
+SCAN_ITEMS_MAX = 2_000
+"""Workloads looked at for one page of a filtered list; the cursor goes on where it stopped."""
 DECISION_WAIT_S = 2.0
 """How long a submission waits to read its own write; then the answer is 202."""
 DECISION_POLL_S = 0.005
