@@ -1,5 +1,6 @@
 """What the demo tells, folded from recorded public events."""
 
+import io
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -37,7 +38,7 @@ class Teller:
 
 
 def text(renderable: Any) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(renderable)
     return console.export_text()
 

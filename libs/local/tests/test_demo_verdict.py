@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from whaleflux.client import from_yaml
+from whaleflux.local.demo import find_pipeline
 from whaleflux.local.demo_kill import AgentKill
 from whaleflux.local.demo_story import Story
 from whaleflux.local.demo_verdict import Verdict, judge
@@ -91,3 +93,9 @@ def test_the_story_of_a_kill_is_told() -> None:
     assert found.ok
     assert found.as_json()["resumed_on"] == ["h100-1"]
     assert any("ended by themselves at their deadline" in note for note in found.notes)
+
+
+def test_the_kill_waits_for_the_second_round_where_there_is_one() -> None:
+    assert AgentKill.in_middle_of(from_yaml(find_pipeline())).iteration == 2
+    single = "name: one\nkind: pipeline\nphases: [{name: roll, role: rollout, run: 'true'}]\n"
+    assert AgentKill.in_middle_of(from_yaml(single)).iteration == 1

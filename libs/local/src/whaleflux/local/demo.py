@@ -55,6 +55,7 @@ class Demo:
     options: DemoOptions
     nodes: tuple[Node, ...]
     pipeline: Path
+    spec: WorkloadSpec
     out: Console
     story: Story = field(default_factory=Story)
     legend: Legend = field(default_factory=Legend)
@@ -151,13 +152,16 @@ def _prepare(options: DemoOptions) -> Demo:
     nodes = real_fleet() if options.real else parse_fleet(options.fleet or DEFAULT_FLEET)
     if options.kill is not None and len(nodes) < 2:
         raise Refused("--kill needs a second node to go on with; this fleet has one.", code="kill")
+    pipeline = options.pipeline or find_pipeline()
+    spec = from_yaml(pipeline)
     return Demo(
         options=options,
         nodes=nodes,
-        pipeline=options.pipeline or find_pipeline(),
+        pipeline=pipeline,
+        spec=spec,
         # With --json, stdout is for one object alone.
         out=Console(stderr=options.as_json, file=sys.stderr if options.as_json else None),
-        kill=AgentKill() if options.kill == "agent" else None,
+        kill=AgentKill.in_middle_of(spec) if options.kill == "agent" else None,
     )
 
 
@@ -220,7 +224,7 @@ async def _rows(demo: Demo, client: AsyncClient) -> list[NodeRow]:
 
 
 async def _follow(demo: Demo, client: AsyncClient, session: Session, rows: list[NodeRow]) -> None:
-    spec = from_yaml(demo.pipeline)
+    spec = demo.spec
     if demo.options.real:
         spec = fitted(spec, gpu_type=rows[0].gpu_type, gpus=rows[0].gpus)
     workdir = None if spec.workdir is None else demo.pipeline.parent / spec.workdir

@@ -215,7 +215,12 @@ def _on_ended(story: Story, at: datetime, data: Mapping[str, Any]) -> str | None
     if attempt.outcome == "succeeded":
         reward = _reward(metrics)
         return f"{_name(attempt)} done" + ("" if reward is None else f", reward {reward:.3f}")
-    return f"{_name(attempt)} attempt {attempt.number} {attempt.outcome}: {attempt.reason}"
+    said = (
+        attempt.reason
+        if attempt.reason.startswith(attempt.outcome)
+        else (f"{attempt.outcome}: {attempt.reason}")
+    )
+    return f"{_name(attempt)} attempt {attempt.number} {said}"
 
 
 def _take_metrics(story: Story, attempt: Attempt, metrics: Mapping[str, Any]) -> None:

@@ -61,7 +61,8 @@ def judge(
     )
     if p50 is not None and p95 is not None:
         verdict.notes.append(
-            f"{len(story.gaps_ms)} hand-overs: GPU empty for p50 {p50:.0f} ms, p95 {p95:.0f} ms."
+            f"Hand-overs: {len(story.gaps_ms)}; GPUs were empty for {p50:.0f} ms (p50), "
+            f"{p95:.0f} ms (p95)."
         )
     _judge_outcome(verdict, story)
     _judge_reward(verdict, story, expects_reward=expects_reward)
@@ -126,7 +127,7 @@ def _judge_kill(verdict: Verdict, story: Story, witness: Witness, kill: AgentKil
     verdict.notes.append(
         f"The agent of {kill.node} was killed in attempt {kill.attempt} of {again.phase} "
         f"#{again.iteration}; {_END_OF_MEMBERS[witness.finished(kill.run_id, kill.attempt)]}. "
-        f"Attempt {again.number} went on on {where} from "
+        f"Attempt {again.number} continued on {where} from "
         f"{'the start' if step is None else f'step {step}'}; "
         f"{verdict.numbers['lost_steps']} steps were done twice."
     )
