@@ -4,8 +4,11 @@
 random course. With scale 1 a phase takes 1 to 4 seconds on one core.
 """
 
+import math
 import os
 from dataclasses import dataclass
+
+from rft.contract import Hopeless
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,21 @@ def sizes() -> Sizes:
     """Return the amounts that `RFT_SCALE` and `RFT_SEED` ask for.
 
     Raises:
-        ValueError: One of them is not a number, or the scale is not above 0.
+        Hopeless: One of them is not a number, or the scale is not above 0.
 
     """
-    scale = float(os.environ.get("RFT_SCALE") or 1)
-    if scale <= 0:
-        raise ValueError(f"RFT_SCALE is {scale:g}; it must be above 0, 1 is the usual size")
+    scale = _number("RFT_SCALE", usual=1.0)
+    if not 0 < scale < math.inf:
+        raise _senseless("RFT_SCALE", "it must be above 0, 1 is the usual size")
+    seed = _number("RFT_SEED", usual=7.0)
+    if seed < 0 or not seed.is_integer():
+        raise _senseless("RFT_SEED", "it must be a whole number from 0 on, such as 7")
 
     def scaled(amount: int, least: int) -> int:
         return max(least, round(amount * scale))
 
     return Sizes(
-        seed=int(os.environ.get("RFT_SEED") or 7),
+        seed=int(seed),
         imitation_epochs=scaled(16, 4),
         reward_epochs=scaled(24, 8),
         feedback_epochs=scaled(8, 3),
@@ -54,3 +60,14 @@ def sizes() -> Sizes:
         groups_per_step=scaled(34, 4),
         evaluation_answers=scaled(300, 20),
     )
+
+
+def _number(name: str, *, usual: float) -> float:
+    try:
+        return float(os.environ.get(name) or usual)
+    except ValueError:
+        raise _senseless(name, f"it must be a number, such as {usual:g}") from None
+
+
+def _senseless(name: str, reason: str) -> Hopeless:
+    return Hopeless(f"{name} is {os.environ.get(name)!r}: {reason}")

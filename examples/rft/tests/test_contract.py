@@ -231,7 +231,7 @@ def test_attempts_of_different_boots_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_missing_input_is_said_and_not_retried(
-    bench: Bench, capfd: pytest.CaptureFixture
+    bench: Bench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     one = bench.start("scoring")
     assert one.wait(60) == [93]

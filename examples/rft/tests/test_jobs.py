@@ -6,6 +6,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+import pytest
+
 from whaleflux.client.workload_file import from_yaml
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -31,7 +33,7 @@ def start(tmp_path: Path, *, job: str, resume_from: str = "", **envs: str) -> su
     return subprocess.Popen(["bash", "-c", spec.phases[0].run], env=environment, text=True)
 
 
-def test_hello_says_where_it_runs(tmp_path: Path, capfd) -> None:
+def test_hello_says_where_it_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert start(tmp_path, job="hello").wait(20) == 0
     assert capfd.readouterr().out == "Hello from n1, GPU 0 (H100)\n"
 

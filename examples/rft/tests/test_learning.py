@@ -113,7 +113,7 @@ def test_feedback_changes_the_reward_model_for_the_better(bench: Bench, trained:
 
 
 def test_an_evaluation_of_a_worse_policy_fails_and_says_why(
-    bench: Bench, trained: Path, capfd: pytest.CaptureFixture
+    bench: Bench, trained: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     worse = bench.store / "worse"
     worse.mkdir()
