@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from whaleflux.common.errors import Unavailable
 from whaleflux.local.paths import StatePaths
 from whaleflux.local.processes import gone, is_alive, of_state, read_records, record
 from whaleflux.local.supervisor import ChildSpec, Supervisor, Tier
@@ -78,6 +80,18 @@ async def test_last_words_are_read_out_of_json_logs(tmp_path: Path) -> None:
     async with supervisor(tmp_path) as one:
         await one.start(python("a", f"print({line!r}, flush=True); {WAITER}"))
         await until(lambda: one.last_words("a") == "cannot start: no bus")
+
+
+async def test_a_state_folder_that_vanishes_ends_everything(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(DEADLINE_S), supervisor(tmp_path / "state") as one:
+            for name in "ab":
+                await one.start(python(name, WAITER))
+            shutil.rmtree(tmp_path / "state")
+            os.kill(one.pid("a"), signal.SIGKILL)
+            await asyncio.Event().wait()
+    assert raised.group_contains(Unavailable, match="a cannot be started again")
+    assert not any(is_alive(child) for child in one.records)
 
 
 async def test_stopping_ends_agents_before_services_before_servers(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
+from whaleflux.common.errors import Unavailable
 from whaleflux.local import bound_exec
 from whaleflux.local.paths import StatePaths
 from whaleflux.local.processes import ProcessRecord, record, write_records
@@ -147,6 +148,17 @@ class Supervisor:
             log.warning("child does not end", extra={"child": child.spec.name})
 
     async def _keep(self, child: _Child) -> None:
+        try:
+            await self._start_again_and_again(child)
+        except OSError as error:
+            raise Unavailable(
+                f"{child.spec.name} cannot be started again: {error}.", code="part_down"
+            ) from error
+        finally:
+            # Whoever stops the stack waits for this, also after a keeper failed.
+            child.ended.set()
+
+    async def _start_again_and_again(self, child: _Child) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -171,7 +183,6 @@ class Supervisor:
             self._write_records()
             if self._stopping.is_set():
                 await self._end(child)
-        child.ended.set()
 
     async def _execute(self, spec: ChildSpec) -> tuple[asyncio.subprocess.Process, ProcessRecord]:
         launcher = (sys.executable, "-I", "-S", str(Path(bound_exec.__file__).resolve()))
