@@ -162,6 +162,21 @@ def test_rank_0_waits_for_the_last_shards_but_not_for_ever(tmp_path: Path) -> No
     assert zero.assemble() is None, "nothing is newer"
 
 
+def test_an_evaluation_goes_on_to_the_same_verdict(bench: Bench, trained: Path, whole: Try) -> None:
+    inputs = {"reward_training": trained, "rollout": whole.output}
+    for phase in ("scoring", "policy_update", "feedback"):
+        one = bench.start(phase, inputs=inputs)
+        assert one.wait(60) == [0]
+        inputs[phase] = one.output
+    first = bench.start("evaluation", inputs=inputs)
+    assert first.wait(60) == [0]
+    earliest = first.checkpoints / f"step-{checkpoints(first)[0]:06d}"
+    again = bench.start("evaluation", number=2, inputs=inputs, resume_from=earliest)
+    assert again.wait(60) == [0]
+    assert again.said()[0]["step"] > 1
+    assert again.metrics() == first.metrics()
+
+
 def test_a_torn_checkpoint_is_passed_over(bench: Bench, trained: Path, whole: Try) -> None:
     inputs = {"reward_training": trained}
     first = bench.start("rollout", inputs=inputs)
