@@ -29,7 +29,7 @@ class Sizes:
     group: int = 8
     """Answers to one message; they are compared with one another."""
     scoring_batch: int = 1_000
-    update_epochs: int = 4
+    update_epochs: int = 3
     check_answers: int = 6
     """Answers to each message with which an update looks at its own result."""
 
@@ -57,7 +57,7 @@ def sizes() -> Sizes:
         reward_epochs=scaled(24, 8),
         feedback_epochs=scaled(8, 3),
         rollout_steps=48,
-        groups_per_step=scaled(34, 4),
+        groups_per_step=scaled(50, 4),
         evaluation_answers=scaled(300, 20),
     )
 
