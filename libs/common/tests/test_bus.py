@@ -68,6 +68,22 @@ async def test_a_question_nobody_answers_times_out(bus: Bus) -> None:
     assert caught.value.code == "timeout"
 
 
+async def test_who_is_told_to_stop_while_publishing_stops(bus: Bus) -> None:
+    """The client swallows a cancellation that comes while it flushes."""
+
+    async def publish_for_ever() -> None:
+        while True:
+            await bus.publish("wf.test.stop", b"x" * 1000)
+
+    for ticks in range(60):
+        task = asyncio.ensure_future(publish_for_ever())
+        for _ in range(ticks % 12):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=5)
+        assert done and task.cancelled()
+
+
 async def test_nobody_listening_is_said_at_connect() -> None:
     with pytest.raises(Unavailable, match="cannot connect"):
         await Bus.connect(

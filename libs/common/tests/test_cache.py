@@ -1,5 +1,6 @@
 """The cache: one test class, two worlds."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -61,6 +62,26 @@ class TestValkeyCache(CacheContract):
         await cache.delete_prefix("t:")
         yield cache
         await cache.close()
+
+
+@pytest.mark.integration
+async def test_who_is_told_to_stop_while_asking_stops(valkey_server: str) -> None:
+    """The client may return an answer in place of the cancellation that came with it."""
+    cache = await ValkeyCache.connect(valkey_server)
+
+    async def ask_for_ever() -> None:
+        while True:
+            await cache.apply([Op("set", "t:stop", "x")])
+            await cache.get("t:stop")
+
+    for ticks in range(200):
+        task = asyncio.ensure_future(ask_for_ever())
+        for _ in range(ticks % 23):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=5)
+        assert done and task.cancelled()
+    await cache.close()
 
 
 async def test_a_missing_server_is_said_so() -> None:

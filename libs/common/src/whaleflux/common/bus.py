@@ -34,6 +34,7 @@ from whaleflux.common.bus_message import (
     headers_of,
 )
 from whaleflux.common.bus_replies import Replies, ReplyHandler
+from whaleflux.common.cancellation import heeding_cancellation
 from whaleflux.common.errors import Broken, Refused, Unavailable, WhalefluxError
 
 __all__ = ["Bus", "BusMessage", "Unsubscribe"]
@@ -289,13 +290,14 @@ class Bus:
             except Exception:
                 _log.exception("message handler failed", extra={"subject": raw.subject})
 
-        subscribed.wire = await self._client.subscribe(
-            subscribed.subject,
-            queue=subscribed.queue,
-            cb=forward,
-            pending_msgs_limit=PENDING_MESSAGES_MAX,
-            pending_bytes_limit=PENDING_BYTES_MAX,
-        )
+        with heeding_cancellation():
+            subscribed.wire = await self._client.subscribe(
+                subscribed.subject,
+                queue=subscribed.queue,
+                cb=forward,
+                pending_msgs_limit=PENDING_MESSAGES_MAX,
+                pending_bytes_limit=PENDING_BYTES_MAX,
+            )
 
     async def _check_permitted(self, subscribed: Subscribed) -> None:
         # The server says no by an error on the side; a round trip makes sure that it has spoken.
@@ -316,9 +318,10 @@ class Bus:
         self, subject: str, body: bytes, headers: Mapping[str, str] | None, reply: str
     ) -> None:
         try:
-            await self._client.publish(
-                subject, body, reply=reply, headers=dict(headers) if headers else None
-            )
+            with heeding_cancellation():
+                await self._client.publish(
+                    subject, body, reply=reply, headers=dict(headers) if headers else None
+                )
         except NatsError as error:
             if "maximum payload" in str(error).lower() or "MaxPayload" in type(error).__name__:
                 raise Refused(

@@ -17,6 +17,7 @@ from whaleflux.common.bus_limits import (
     RECONNECT_WAIT_S,
 )
 from whaleflux.common.bus_message import BusMessage, Handler
+from whaleflux.common.cancellation import heeding_cancellation
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class Subscribed:
         if self.wire is None:
             return
         try:
-            await self.wire.unsubscribe()
+            with heeding_cancellation():
+                await self.wire.unsubscribe()
         except (NatsError, OSError):
             # The client is gone, and its subscriptions with it.
             _log.debug("subscription ended with its client", extra={"subject": self.subject})

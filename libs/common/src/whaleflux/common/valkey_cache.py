@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from whaleflux.common.cancellation import heeding_cancellation
 from whaleflux.common.errors import Unavailable
 
 CONNECT_TIMEOUT_S = 2.0
@@ -164,6 +165,7 @@ def _queue(pipe: Any, op: Op) -> None:  # noqa: ANN401 - the client has no type 
 @asynccontextmanager
 async def _translated() -> AsyncIterator[None]:
     try:
-        yield
+        with heeding_cancellation():
+            yield
     except (RedisError, OSError) as error:
         raise Unavailable(f"Valkey does not answer: {error}", code="cache") from error

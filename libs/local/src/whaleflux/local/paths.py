@@ -5,6 +5,7 @@
 <state>/processes.json       every child with its pid and start time
 <state>/api-key              the first key's secret, mode 0600
 <state>/secrets.json         passwords of the bus accounts, mode 0600
+<state>/tenant-<name>.json   a tenant's way to its events on the bus, mode 0600
 <state>/logs/<name>.log      what each child said
 <state>/nats/                the bus's store (kept over restarts)
 <state>/services/<name>/     a service's own disposable files
@@ -49,6 +50,10 @@ class StatePaths:
     def secrets(self) -> Path:
         """Passwords of the bus accounts."""
         return self.root / "secrets.json"
+
+    def tenant(self, name: str) -> Path:
+        """Address and password with which a tenant's own programs subscribe to events."""
+        return self.root / f"tenant-{name}.json"
 
     @property
     def fleet(self) -> Path:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import secrets
+import socket
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,8 @@ class Addresses:
     gateway_url: str
     nats_url: str
     valkey_url: str
+    metrics_url: str
+    """Where Prometheus reads every GPU."""
     api_key_file: str
     state: str
     simulated: bool
@@ -60,6 +63,7 @@ class Stack:
         self._paths = paths
         self._nodes = tuple(nodes)
         self._valkey_url = ""
+        self._metrics_port = free_port()
 
     async def start(self) -> Addresses:
         """Start everything and return once work can be submitted and every node takes it.
@@ -79,6 +83,9 @@ class Stack:
             start_valkey(self.supervisor, paths),
         )
         passwords.write(paths.secrets)
+        for tenant, login in passwords.logins().tenants.items():
+            words = {"url": nats_url, "user": login.user, "password": login.password}
+            write_private(paths.tenant(tenant), json.dumps(words))
         gateway_file = paths.service("gateway") / "gateway.json"
         gateway_file.unlink(missing_ok=True)
         for spec in self._children(nats_url, passwords):
@@ -92,6 +99,7 @@ class Stack:
             gateway_url=json.loads(gateway_file.read_text())["url"],
             nats_url=nats_url,
             valkey_url=self._valkey_url,
+            metrics_url=f"http://127.0.0.1:{self._metrics_port}/metrics",
             api_key_file=str(paths.api_key),
             state=str(paths.root),
             simulated=all(node.simulated for node in self._nodes),
@@ -135,6 +143,7 @@ class Stack:
             "WHALEFLUX_STORES": stores,
             "WHALEFLUX_BOOTSTRAP_KEY_FILE": str(self._paths.api_key),
         }
+        metrics = {"WHALEFLUX_METRICS_PORT": str(self._metrics_port)}
         return ChildSpec(
             name=name,
             tier=Tier.SERVICE,
@@ -145,6 +154,7 @@ class Stack:
                 "WHALEFLUX_NATS_PASSWORD": login.password,
                 "WHALEFLUX_STATE_DIR": str(folder),
                 **(extra if name == "gateway" else {}),
+                **(metrics if name == "telemetry" else {}),
             },
         )
 
@@ -202,6 +212,14 @@ class Stack:
             f"Not ready after {READY_TIMEOUT_S:.0f} s ({parts}); see {self._paths.logs}.",
             code="not_ready",
         )
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now; it is taken again at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def agent_name(node: str) -> str:

@@ -80,6 +80,7 @@ def _as_json(
         "healthy": well,
         "state": str(paths.root),
         "gateway_url": addresses.gateway_url if addresses else None,
+        "metrics_url": addresses.metrics_url if addresses else None,
         "simulated": addresses.simulated if addresses else None,
         "parts": [asdict(part) for part in parts],
         "resident_mib_total": sum(part.resident_mib or 0.0 for part in parts) if parts else None,
@@ -88,6 +89,7 @@ def _as_json(
 
 def _print_table(addresses: Addresses, parts: list[PartStatus]) -> None:
     click.echo(addresses.gateway_url + ("  (simulated GPUs)" if addresses.simulated else ""))
+    click.echo(f"{addresses.metrics_url}  (Prometheus)")
     width = max(len(part.name) for part in parts)
     for part in parts:
         memory = "?" if part.resident_mib is None else f"{part.resident_mib:.0f} MiB"

@@ -57,7 +57,17 @@ async def serve(runtime: Runtime) -> None:
         cell=settings.cell,
     )
     cache = await ValkeyCache.connect(settings.valkey_url)
-    parts = await _parts(runtime, settings, ViewStore(cache))
+    parts = await build_parts(runtime, settings, ViewStore(cache))
+    start_projecting(runtime, settings, parts)
+    await Questions(runtime.bus, parts.feed, runtime.group).open()
+    try:
+        await _serve_http(runtime, settings, parts)
+    finally:
+        await cache.close()
+
+
+def start_projecting(runtime: Runtime, settings: GatewaySettings, parts: Parts) -> None:
+    """Keep views, public events and the feed up in the background."""
     projector = Projector(
         bus=runtime.bus,
         js=runtime.js,
@@ -72,14 +82,10 @@ async def serve(runtime: Runtime) -> None:
     runtime.group.create_task(lease.keep())
     runtime.group.create_task(projector.run(lease))
     runtime.group.create_task(parts.feed.run())
-    await Questions(runtime.bus, parts.feed, runtime.group).open()
-    try:
-        await _serve_http(runtime, settings, parts)
-    finally:
-        await cache.close()
 
 
-async def _parts(runtime: Runtime, settings: GatewaySettings, views: ViewStore) -> Parts:
+async def build_parts(runtime: Runtime, settings: GatewaySettings, views: ViewStore) -> Parts:
+    """Return what the routes are made of."""
     log: NatsLog[GatewayEvent] = NatsLog(
         runtime.js,
         stream=subjects.STREAM_GATEWAY,

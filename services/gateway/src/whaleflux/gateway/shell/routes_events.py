@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -58,7 +58,7 @@ async def stream(
 
 async def _frames(
     feed: Feed, tenant: str, cursor: int | None, wanted: tuple[str, ...]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     cursor = feed.last_seq if cursor is None else cursor
     # The id of a frame without data is remembered: a reader that drops before the first event
     # still resumes here.
