@@ -42,7 +42,7 @@ def sync_folder(folder: Path) -> None:
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays; equal arrays give equal bytes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
+    np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]  # its stub knows only positional arrays
     write_whole(path, buffer.getvalue())
 
 

@@ -9,7 +9,7 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(EXAMPLE))
 
-from rft.local import Bench, Try  # noqa: E402
+from rft.local import Bench, Try  # noqa: E402 - after the path was extended
 
 SMALL = {"RFT_SCALE": "0.4"}
 
@@ -29,7 +29,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
     class Noted(Bench):
         def start(self, *arguments: object, **options: object) -> Try:
-            one = super().start(*arguments, **options)  # type: ignore[arg-type]
+            one = super().start(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
             started.append(one)
             return one
 

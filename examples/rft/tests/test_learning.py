@@ -33,7 +33,7 @@ def slope_ratio(loss: object, parameters: Parameters, gradients: Parameters) -> 
     norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values()))
     along = {name: (g / norm).astype(np.float32) for name, g in gradients.items()}
     far = 1e-2
-    up, down = loss(moved(parameters, along, far)), loss(moved(parameters, along, -far))  # type: ignore[operator]
+    up, down = loss(moved(parameters, along, far)), loss(moved(parameters, along, -far))  # type: ignore[operator]  # parametrised
     return float((up - down) / (2 * far * norm))
 
 
