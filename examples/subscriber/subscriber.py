@@ -3,9 +3,9 @@
     python subscriber.py tenant.json [--cursor FILE] [--count N]
 
 `tenant.json` holds `url`, `user` and `password` of a tenant's account, as `up` writes it.
-Events are printed as JSON lines. The cursor is kept after each batch, so that a restarted subscriber goes on
-where it was: nothing is missed and nothing is printed twice unless it dies between printing and
-keeping the cursor.
+Events are printed as JSON lines. The cursor is kept after each batch, so that a restarted
+subscriber goes on where it was: nothing is missed, and nothing is printed twice unless it dies
+between printing and keeping the cursor.
 """
 
 import argparse
