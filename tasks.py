@@ -12,6 +12,8 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
+NO_TESTS = 5
+"""pytest's exit code when a tier holds none."""
 CHECKS: dict[str, list[str]] = {
     "format": ["ruff", "format", "--check"],
     "lint": ["ruff", "check"],
@@ -46,19 +48,18 @@ def test(arguments: Sequence[str]) -> int:
     """Run the fast tier, or with `--all` everything; other arguments go to pytest."""
     everything = "--all" in arguments
     rest = [argument for argument in arguments if argument != "--all"]
-    tiers = ["not alone"] if everything else ["not slow and not alone"]
-    tiers.append("alone" if everything else "alone and not slow")
+    tier = "" if everything else "not slow and "
     if rest:
         return _pytest([*([] if everything else ["-m", "not slow"]), *rest])
-    # Tests that measure or kill whole stacks get the machine for themselves.
-    codes = [_pytest(["-m", tiers[0], "-n", "2"]), _pytest(["-m", tiers[1]])]
+    # Tests that measure or kill whole stacks get the machine for themselves, before the others.
+    codes = [_pytest(["-m", f"{tier}alone"]), _pytest(["-m", f"{tier}not alone", "-n", "2"])]
     return max(codes)
 
 
 def _pytest(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", "-q", *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    return 0 if code == 5 else code
+    return 0 if code == NO_TESTS else code
 
 
 def bench(arguments: Sequence[str]) -> int:

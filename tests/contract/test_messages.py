@@ -143,7 +143,9 @@ def test_fields_of_newer_releases_are_ignored_and_never_written(class_: type[Bas
         class_.model_validate_json(newer)
 
 
-@pytest.mark.parametrize("reader", READERS.values(), ids=["scheduler", "commands", "agent", "failover", "gateway"])
+@pytest.mark.parametrize(
+    "reader", READERS.values(), ids=["scheduler", "commands", "agent", "failover", "gateway"]
+)
 def test_types_of_newer_releases_are_kept(reader: Any) -> None:
     got = reader(b'{"type":"scheduler.run.teleported.v1","run_id":"r"}')
     assert isinstance(got, UnknownEvent)

@@ -62,7 +62,9 @@ def configure_logging(service: str, *, log_format: str) -> None:
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        quiet = logging.getLogger(name)
+        quiet.setLevel(logging.WARNING)
+        quiet.propagate = True
 
 
 def serve_metrics(port: int) -> None:
