@@ -10,7 +10,7 @@ import pytest
 
 from whaleflux.local.processes import of_state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(240)]
 
 
 def last_line(text: str) -> dict[str, Any]:
