@@ -169,18 +169,24 @@ class JetStream:
         self._batches += 1
         batch = f"{self.bus.new_inbox().rsplit('.', 1)[-1]}{self._batches}"
         await self.bus.wait_connected(timeout_s)
-        for number, message in enumerate(messages, 1):
-            headers = {**message.headers, _HEADER_BATCH: batch, _HEADER_BATCH_SEQ: str(number)}
-            if number == 1:
-                headers |= guard
-            if number == len(messages):
-                break
-            await self.bus.publish(message.subject, message.body, headers=headers)
-        headers[_HEADER_BATCH_COMMIT] = "1"
-        return ack_of(
-            await self.bus.request(
-                messages[-1].subject, messages[-1].body, headers=headers, timeout_s=timeout_s
+        *middle, last = (
+            OutMessage(
+                message.subject,
+                message.body,
+                {
+                    **message.headers,
+                    **(guard if number == 1 else {}),
+                    _HEADER_BATCH: batch,
+                    _HEADER_BATCH_SEQ: str(number),
+                },
             )
+            for number, message in enumerate(messages, 1)
+        )
+        for message in middle:
+            await self.bus.publish(message.subject, message.body, headers=message.headers)
+        commit = {**last.headers, _HEADER_BATCH_COMMIT: "1"}
+        return ack_of(
+            await self.bus.request(last.subject, last.body, headers=commit, timeout_s=timeout_s)
         )
 
     async def read(
