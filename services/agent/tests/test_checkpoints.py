@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,18 @@ def test_a_hugging_face_folder_cut_short_by_a_kill_is_not_taken(tmp_path: Path) 
     hugging_face(tmp_path, 10)
     (tmp_path / "checkpoint-30").mkdir()
     assert scan.look(known=set(), program_gone=True) == [("checkpoint-10", 10)]
+
+
+def test_two_threads_that_seal_the_same_checkpoint_do_not_disturb_each_other(
+    tmp_path: Path,
+) -> None:
+    """A task that is cancelled at the member's end leaves its thread sealing."""
+    for number in range(40):
+        folder = tmp_path / f"step-{number}"
+        folder.mkdir()
+        (folder / "w").write_bytes(b"weights" * 1000)
+        with ThreadPoolExecutor(4) as pool:
+            sealing = [pool.submit(seal, folder, step=number, attempt=1) for _ in range(4)]
+            digests = {one.result().manifest_sha256 for one in sealing}
+        assert len(digests) == 1
+        assert sorted(path.name for path in folder.iterdir()) == ["w", MANIFEST]

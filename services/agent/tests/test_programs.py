@@ -98,7 +98,10 @@ async def test_reports_and_checkpoints_go_out_before_the_end(agent: Any, member:
     )
     end = await agent.exited()
     assert (end.last_step, end.metrics) == (12, {"loss": 0.25})
-    assert [event.type for event in agent.events()] == [STARTED, REGISTERED, REPORTED, EXITED]
+    said = [event.type for event in agent.events()]
+    assert (said[0], said[-1]) == (STARTED, EXITED)
+    assert said.count(REGISTERED) == 1
+    assert REPORTED in said
     reference = (await agent.said(REGISTERED)).checkpoint
     assert (reference.step, reference.safe) == (12, True)
     checkpoints.verify(agent.node.stores["default"] / reference.path, reference.manifest_sha256)

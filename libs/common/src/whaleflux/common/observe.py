@@ -64,7 +64,8 @@ def configure_logging(service: str, *, log_format: str) -> None:
     for name in _QUIET:
         quiet = logging.getLogger(name)
         quiet.setLevel(logging.WARNING)
-        quiet.propagate = True
+        # A web server that was configured before may have taken its loggers for itself.
+        quiet.propagate, quiet.disabled = True, False
 
 
 def serve_metrics(port: int) -> None:

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import time
+from _thread import get_ident
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -57,10 +58,13 @@ def _json_value(value: object) -> str:
 
 def write_atomically(path: str, text: str, *, durable: bool) -> None:
     """Replace *path* by *text*; *durable* waits for the disk."""
-    temporary = f"{path}.{os.getpid()}"
+    # Two threads may write the same file: one whose task was cancelled goes on in its thread.
+    temporary = f"{path}.{os.getpid()}.{get_ident()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(descriptor, text.encode())
+        left = text.encode()
+        while left:
+            left = left[os.write(descriptor, left) :]
         if durable:
             os.fsync(descriptor)
     finally:
