@@ -47,11 +47,12 @@ def provide(tmp_path: Path, digest: str) -> Path:
     [
         entry("../outside"),
         entry("a/../../outside"),
+        entry("/abs/file"),
         entry("link", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
         entry("link", b"", type=tarfile.SYMTYPE, linkname="../../x"),
         entry("dev", b"", type=tarfile.CHRTYPE),
     ],
-    ids=["parent", "through parent", "absolute link", "relative link", "device"],
+    ids=["parent", "through parent", "absolute", "absolute link", "relative link", "device"],
 )
 def test_an_archive_that_reaches_outside_is_refused(
     tmp_path: Path, fill: Callable[[tarfile.TarFile], None]
@@ -62,9 +63,29 @@ def test_an_archive_that_reaches_outside_is_refused(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_an_absolute_name_is_taken_as_one_inside(tmp_path: Path) -> None:
-    target = provide(tmp_path, put(tmp_path / "store", entry("/abs/file")))
-    assert (target / "abs" / "file").read_bytes() == b"x"
+def test_what_lies_behind_a_link_is_refused(tmp_path: Path) -> None:
+    """Each link alone stays inside; written through, they might not."""
+
+    def fill(tar: tarfile.TarFile) -> None:
+        entry("a/b", b"", type=tarfile.DIRTYPE)(tar)
+        entry("a/up", b"", type=tarfile.SYMTYPE, linkname="b")(tar)
+        entry("a/up/file")(tar)
+
+    with pytest.raises(Refused, match="behind a link"):
+        provide(tmp_path, put(tmp_path / "store", fill))
+
+
+def test_folders_links_modes_and_the_folder_itself_come_as_they_were(tmp_path: Path) -> None:
+    def fill(tar: tarfile.TarFile) -> None:
+        entry("./", b"", type=tarfile.DIRTYPE)(tar)
+        entry("./bin/run", b"#!/bin/sh", mode=0o6755)(tar)
+        entry("./data", b"d", mode=0o644)(tar)
+        entry("./bin/link", b"", type=tarfile.SYMTYPE, linkname="../data")(tar)
+
+    target = provide(tmp_path, put(tmp_path / "store", fill))
+    assert (target / "bin/link").read_bytes() == b"d"
+    assert (target / "bin/run").stat().st_mode & 0o7777 == 0o755
+    assert (target / "data").stat().st_mode & 0o7777 == 0o644
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
