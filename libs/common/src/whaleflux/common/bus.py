@@ -301,8 +301,10 @@ class Bus:
 
     async def _check_permitted(self, subscribed: Subscribed) -> None:
         # The server says no by an error on the side; a round trip makes sure that it has spoken.
+        # The client's ping may overtake what it has queued: the second one does not.
         try:
             async with asyncio.timeout(SUBSCRIBE_CHECK_S):
+                await self._client.flush()
                 await self._client.flush()
         except (NatsError, OSError, TimeoutError):
             return

@@ -17,7 +17,7 @@ from whaleflux.common.contracts.subjects import HEADER_TRACE
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _trace: ContextVar[str] = ContextVar("whaleflux_trace", default="")
-_QUIET = ("asyncio", "httpx", "httpcore", "nats", "uvicorn.access")
+_QUIET = ("asyncio", "httpx", "httpcore", "nats", "uvicorn", "uvicorn.access")
 
 
 class _JsonFormatter(logging.Formatter):
