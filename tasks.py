@@ -1,19 +1,23 @@
-"""What `./wf test`, `./wf check` and `./wf bench` do."""
+"""What `./wf test` and `./wf check` do."""
 
-import importlib.util
-import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
 NO_TESTS = 5
 """pytest's exit code when a tier holds none."""
+INTERRUPTED = 2
+"""pytest's exit code after Ctrl-C."""
+COUNTED = re.compile(r"(\d+) (failed|passed|skipped|xfailed|xpassed|warnings?|errors?)\b")
+PLURAL = {"warning": "warnings", "error": "errors"}
 CHECKS: dict[str, list[str]] = {
     "format": ["ruff", "format", "--check"],
     "lint": ["ruff", "check"],
@@ -49,80 +53,54 @@ def test(arguments: Sequence[str]) -> int:
     """Run the fast tier, or with `--all` everything; other arguments go to pytest."""
     everything = "--all" in arguments
     rest = [argument for argument in arguments if argument != "--all"]
-    tier = "" if everything else "not slow and "
     if rest:
         return _pytest([*([] if everything else ["-m", "not slow"]), *rest])
+    began = time.monotonic()
+    tier = "" if everything else "not slow and "
+    counts: Counter[str] = Counter()
     # Tests that measure or kill whole stacks get the machine for themselves, before the others.
-    codes = [_pytest(["-m", f"{tier}alone"]), _pytest(["-m", f"{tier}not alone", "-n", "2"])]
-    return max(codes)
+    worst = 0
+    for run in (["-m", f"{tier}alone"], ["-m", f"{tier}not alone", "-n", "2"]):
+        code = _pytest(run, counts)
+        worst = max(worst, code)
+        if code == INTERRUPTED:
+            break
+    # Two runs are one to whoever reads the last line.
+    said = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no tests ran"
+    print(f"{said} in {time.monotonic() - began:.2f}s", flush=True)
+    return worst
 
 
-def _pytest(arguments: Sequence[str]) -> int:
+def _pytest(arguments: Sequence[str], counts: "Counter[str] | None" = None) -> int:
+    """Run pytest, add what its last line says to *counts*, and return its exit code."""
     command = [sys.executable, "-m", "pytest", "-q", *arguments]
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    return 0 if code == NO_TESTS else code
-
-
-def bench(arguments: Sequence[str]) -> int:
-    """Run one benchmark and print its table, or its JSON object as the last line."""
-    names = _benches()
-    wanted = [a for a in arguments if not a.startswith("-")]
-    if "--list" in arguments or not wanted:
-        print(
-            "\n".join(
-                f"{name:18} {(module.__doc__ or '').splitlines()[0]}"
-                for name, module in names.items()
-            )
-        )
-        return 0
-    if wanted[0] not in names:
-        print(
-            f"There is no benchmark {wanted[0]!r}; there are: {', '.join(names)}.", file=sys.stderr
-        )
-        return 2
-    module = names[wanted[0]]
-    results: dict[str, float] = module.run("--quick" in arguments)
-    peers: dict[str, float] = module.PEERS
-    if "--json" in arguments:
-        print(
-            json.dumps(
-                {"bench": module.NAME, "results": results, "peers": peers, "notes": module.NOTES}
-            )
-        )
-        return 0
-    print(f"{'':34}{'ours':>12}{'peer':>12}{'ratio':>9}")
-    for key, value in results.items():
-        peer = peers.get(key)
-        beside = f"{peer:>12.4g}{value / peer:>9.2f}" if peer else f"{'-':>12}{'-':>9}"
-        print(f"{key:34}{value:>12.4g}{beside}")
-    for note in module.NOTES:
-        print(f"- {note}")
-    return 0
-
-
-def _benches() -> dict[str, ModuleType]:
-    found: dict[str, ModuleType] = {}
-    for path in sorted((ROOT / "bench").glob("*.py")):
-        spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        found[module.NAME] = module
-    return found
+    if counts is None:
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        return 0 if code == NO_TESTS else code
+    command += [f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+    last = ""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        # Dots arrive one by one and are shown so; only whole lines are remembered.
+        while piece := os.read(process.stdout.fileno(), 65_536):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            last = (last + piece.decode(errors="replace"))[-4_096:]
+    line = last.strip().rpartition("\n")[2]
+    for count, word in COUNTED.findall(re.sub(r"\x1b\[[0-9;]*m", "", line)):
+        counts[PLURAL.get(word, word)] += int(count)
+    return 0 if process.returncode == NO_TESTS else process.returncode
 
 
 def main() -> int:
     """Run the verb in `sys.argv`."""
     verb, *arguments = sys.argv[1:]
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    match verb:
-        case "check":
-            return check()
-        case "test":
-            return test(arguments)
-        case _:
-            return bench(arguments)
+    if verb == "check":
+        return check()
+    # Ctrl-C reaches pytest too, which ends the servers it has started; we wait for that.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    return test(arguments)
 
 
 if __name__ == "__main__":
