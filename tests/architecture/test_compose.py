@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,30 @@ def test_no_password_stands_in_a_file() -> None:
     for body in COMPOSE["services"].values():
         for variable, value in body.get("environment", {}).items():
             assert "PASSWORD" not in variable or value.startswith("${")
+
+
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
+
+
+def test_the_image_is_made_of_things_that_are_there() -> None:
+    copied = re.findall(r"^COPY (?!--from)(\S+) ", DOCKERFILE, re.M)
+    assert copied
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+
+
+def test_the_image_holds_every_service_and_all_that_it_asks_for() -> None:
+    installed = {
+        path.split("/")[-1]: ROOT / path for path in re.findall(r" \./(\w+/\w+)", DOCKERFILE)
+    }
+    assert {path.name for path in (ROOT / "services").iterdir() if path.is_dir()} <= set(installed)
+    for folder in installed.values():
+        wanted = re.findall(r'"whaleflux-(\w+)"', (folder / "pyproject.toml").read_text())
+        assert set(wanted) <= set(installed) | {folder.name}
+
+
+def test_the_image_runs_as_a_user_who_owns_what_is_mounted() -> None:
+    assert re.search(r"^USER whaleflux$", DOCKERFILE, re.M)
+    made = re.search(r"install -d -o whaleflux -g whaleflux (.+)$", DOCKERFILE, re.M)
+    assert made is not None
+    mounted = {volume.split(":")[1] for body in OURS.values() for volume in body.get("volumes", ())}
+    assert mounted <= set(made[1].split())

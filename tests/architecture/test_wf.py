@@ -131,4 +131,144 @@ def test_the_launcher_is_sound_shell() -> None:
         ["bash", "-n", str(ROOT / "wf")], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert len((ROOT / "wf").read_text().splitlines()) < 140
+    assert len((ROOT / "wf").read_text().splitlines()) < 120
+
+
+FAKE_PYTHON = """#!/bin/bash
+# A Python 3.12 whose environments hold this same script, and whose pip only says what it was asked.
+case "$*" in
+    --version) echo "Python ${FAKE_VERSION:-3.12.0}" ;;
+    "-m venv "*)
+        mkdir -p "$3/bin" && cp "$FAKE" "$3/bin/python"
+        [ -z "${FAKE_VENV_FAILS:-}" ] || exit 1
+        printf '#!/bin/bash\\necho "ran $*"; exit 11\\n' >"$3/bin/whaleflux"
+        chmod +x "$3/bin/whaleflux" ;;
+    "-m pip install "*) echo "$*" >>"$FAKE_LOG" ;;
+esac
+"""
+
+
+@pytest.fixture
+def fake(checkout: Path, path_without_python: str, tmp_path: Path) -> dict[str, str]:
+    """Return an environment whose Python and pip do nothing but answer."""
+    for tool in ("rm", "cp", "chmod"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    python = tmp_path / "python3.12"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return {"PATH": path_without_python, "FAKE": str(python), "FAKE_LOG": str(checkout / "pip.log")}
+
+
+def start(
+    checkout: Path, environment: dict[str, str], *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(checkout / "wf"), *(arguments or ("jobs",))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def installs(checkout: Path) -> list[str]:
+    return (checkout / "pip.log").read_text().splitlines()
+
+
+def test_the_first_start_installs_by_hash_and_the_second_nothing(
+    checkout: Path, fake: dict[str, str]
+) -> None:
+    first = start(checkout, fake, "jobs", "-q")
+    assert (first.returncode, first.stdout) == (11, "ran jobs -q\n")
+    foreign, members = installs(checkout)
+    assert "--require-hashes -r requirements/build.lock -r requirements/runtime.lock" in foreign
+    assert "dev.lock" not in foreign
+    assert "--no-deps --no-build-isolation -e ./libs/" in members
+    second = start(checkout, fake)
+    assert (second.returncode, second.stderr) == (11, "")
+    assert len(installs(checkout)) == 2
+
+
+def test_tests_bring_their_tools_and_everything_else_then_needs_no_other_set_up(
+    checkout: Path, fake: dict[str, str]
+) -> None:
+    start(checkout, fake, "test")
+    assert "-r requirements/dev.lock" in installs(checkout)[0]
+    assert start(checkout, fake).stderr == ""
+    assert len(installs(checkout)) == 2
+
+
+def test_a_changed_lock_is_installed_into_the_environment_that_is_there(
+    checkout: Path, fake: dict[str, str]
+) -> None:
+    start(checkout, fake)
+    (checkout / ".venv/kept").touch()
+    with (checkout / "requirements/runtime.lock").open("a") as lock:
+        lock.write("# changed\n")
+    start(checkout, fake)
+    assert len(installs(checkout)) == 4
+    assert (checkout / ".venv/kept").exists()
+
+
+def test_a_checkout_that_moved_gets_a_new_environment(checkout: Path, fake: dict[str, str]) -> None:
+    """Scripts of the old one name the old folder."""
+    start(checkout, fake)
+    stamp = checkout / ".venv/.wf-stamp"
+    stamp.write_text(stamp.read_text().replace(str(checkout), "/elsewhere"))
+    (checkout / ".venv/stale").touch()
+    assert start(checkout, fake).returncode == 11
+    assert not (checkout / ".venv/stale").exists()
+
+
+def test_an_interpreter_that_is_gone_is_replaced(checkout: Path, fake: dict[str, str]) -> None:
+    start(checkout, fake)
+    (checkout / ".venv/bin/python").unlink()
+    (checkout / ".venv/bin/python").symlink_to("/nonexistent/python")
+    assert start(checkout, fake).returncode == 11
+
+
+def test_a_python_without_venv_is_named_each_time_and_leaves_nothing(
+    checkout: Path, fake: dict[str, str]
+) -> None:
+    for _ in range(2):
+        said = only_sentence(start(checkout, fake | {"FAKE_VENV_FAILS": "1"}))
+        assert "no working venv module" in said
+        assert "python3-venv" in said
+        assert not (checkout / ".venv").exists()
+
+
+def test_pip_takes_over_where_uv_cannot(
+    checkout: Path, fake: dict[str, str], tmp_path: Path
+) -> None:
+    """A mirror or certificate may be configured for pip alone."""
+    uv = tmp_path / "uv"
+    uv.write_text('#!/bin/bash\n[ "$1" = venv ] && exec "$FAKE" -m venv "${!#}"\nexit 2\n')
+    uv.chmod(0o755)
+    done = start(checkout, fake)
+    assert "uv could not; trying pip" in done.stderr
+    assert done.returncode == 11
+    assert len(installs(checkout)) == 2
+
+
+def test_of_starts_at_the_same_time_one_sets_up(checkout: Path, fake: dict[str, str]) -> None:
+    starts = [
+        subprocess.Popen(
+            [str(checkout / "wf"), "jobs"],
+            env=fake,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(4)
+    ]
+    assert [start.wait(timeout=60) for start in starts] == [11] * 4
+    assert len(installs(checkout)) == 2
+
+
+def test_a_python_may_be_named_even_with_spaces(
+    checkout: Path, fake: dict[str, str], tmp_path: Path
+) -> None:
+    named = tmp_path / "my python"
+    (tmp_path / "python3.12").rename(named)
+    environment = fake | {"FAKE": str(named), "WF_PYTHON": str(named)}
+    assert start(checkout, environment).returncode == 11
