@@ -84,6 +84,24 @@ async def test_who_is_told_to_stop_while_publishing_stops(bus: Bus) -> None:
         assert done and task.cancelled()
 
 
+async def test_who_is_told_to_stop_while_subscribing_stops(bus: Bus) -> None:
+    async def ignore(_message: BusMessage) -> None:
+        return
+
+    async def subscribe_for_ever() -> None:
+        while True:
+            stop = await bus.subscribe("wf.test.stop", ignore)
+            await stop()
+
+    for ticks in range(150):
+        task = asyncio.ensure_future(subscribe_for_ever())
+        for _ in range(ticks % 31):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=5)
+        assert done and task.cancelled()
+
+
 async def test_nobody_listening_is_said_at_connect() -> None:
     with pytest.raises(Unavailable, match="cannot connect"):
         await Bus.connect(

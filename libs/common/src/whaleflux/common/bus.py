@@ -304,8 +304,9 @@ class Bus:
         # The client's ping may overtake what it has queued: the second one does not.
         try:
             async with asyncio.timeout(SUBSCRIBE_CHECK_S):
-                await self._client.flush()
-                await self._client.flush()
+                with heeding_cancellation():
+                    await self._client.flush()
+                    await self._client.flush()
         except (NatsError, OSError, TimeoutError):
             return
         if subscribed.subject in self._violations:

@@ -56,20 +56,21 @@ class Subscribed:
 
 async def connect_client(client: Client, address: Address, **callbacks: Any) -> None:  # noqa: ANN401 - the client's own callbacks
     """Connect *client*, which then reconnects for ever; *callbacks* are told what happens."""
-    await client.connect(
-        servers=[part.strip() for part in address.url.split(",")],
-        name=address.name,
-        user=address.user or None,
-        password=address.password or None,
-        inbox_prefix=address.inbox_prefix,
-        max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # floats work
-        ping_interval=PING_INTERVAL_S,
-        max_outstanding_pings=PINGS_OUTSTANDING_MAX,
-        connect_timeout=CLIENT_CONNECT_TIMEOUT_S,
-        drain_timeout=int(CLOSE_TIMEOUT_S) - 1,
-        **callbacks,
-    )
+    with heeding_cancellation():
+        await client.connect(
+            servers=[part.strip() for part in address.url.split(",")],
+            name=address.name,
+            user=address.user or None,
+            password=address.password or None,
+            inbox_prefix=address.inbox_prefix,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # floats work
+            ping_interval=PING_INTERVAL_S,
+            max_outstanding_pings=PINGS_OUTSTANDING_MAX,
+            connect_timeout=CLIENT_CONNECT_TIMEOUT_S,
+            drain_timeout=int(CLOSE_TIMEOUT_S) - 1,
+            **callbacks,
+        )
 
 
 def message_of(raw: Msg) -> BusMessage:
