@@ -13,7 +13,7 @@ from whaleflux.common.contracts import agent, failover, gateway, scheduler
 from whaleflux.common.contracts.agent import ExitKind, Gpu, read_agent_event
 from whaleflux.common.contracts.assignment import Assignment, CheckpointRef
 from whaleflux.common.contracts.base import UnknownEvent
-from whaleflux.common.contracts.failover import read_failover_event
+from whaleflux.common.contracts.failover import read_failover_event, read_failover_record
 from whaleflux.common.contracts.gateway import read_gateway_event
 from whaleflux.common.contracts.scheduler import (
     Explanation,
@@ -32,10 +32,11 @@ READERS: dict[Any, Any] = {
     scheduler.SchedulerCommand: read_scheduler_command,
     agent.AgentEvent: read_agent_event,
     failover.FailoverEvent: read_failover_event,
+    failover.LeaderElected: read_failover_record,
     gateway.GatewayEvent: read_gateway_event,
 }
 CLASSES: dict[type[BaseModel], Any] = {
-    class_: reader for union, reader in READERS.items() for class_ in get_args(union)
+    class_: reader for union, reader in READERS.items() for class_ in get_args(union) or (union,)
 }
 
 
@@ -101,6 +102,7 @@ SAMPLES: dict[str, Any] = {
     "fencing": "fast",
     "incident": 1,
     "silent_s": 10.5,
+    "term": "term_1",
     "key_id": "key_1",
     "secret_sha256": "0" * 64,
 }
@@ -144,7 +146,9 @@ def test_fields_of_newer_releases_are_ignored_and_never_written(class_: type[Bas
 
 
 @pytest.mark.parametrize(
-    "reader", READERS.values(), ids=["scheduler", "commands", "agent", "failover", "gateway"]
+    "reader",
+    READERS.values(),
+    ids=["scheduler", "commands", "agent", "failover", "leaders", "gateway"],
 )
 def test_types_of_newer_releases_are_kept(reader: Any) -> None:
     got = reader(b'{"type":"scheduler.run.teleported.v1","run_id":"r"}')
