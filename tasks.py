@@ -17,7 +17,7 @@ NO_TESTS = 5
 INTERRUPTED = 2
 """pytest's exit code after Ctrl-C."""
 COUNTED = re.compile(r"(\d+) (failed|passed|skipped|xfailed|xpassed|warnings?|errors?)\b")
-PLURAL = {"warning": "warnings", "error": "errors"}
+COUNTABLE = ("warning", "error")
 CHECKS: dict[str, list[str]] = {
     "format": ["ruff", "format", "--check"],
     "lint": ["ruff", "check"],
@@ -66,8 +66,10 @@ def test(arguments: Sequence[str]) -> int:
         if code == INTERRUPTED:
             break
     # Two runs are one to whoever reads the last line.
-    said = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no tests ran"
-    print(f"{said} in {time.monotonic() - began:.2f}s", flush=True)
+    words = (
+        f"{count} {word}{'s' * (word in COUNTABLE and count > 1)}" for word, count in counts.items()
+    )
+    print(f"{', '.join(words) or 'no tests ran'} in {time.monotonic() - began:.2f}s", flush=True)
     return worst
 
 
@@ -88,7 +90,7 @@ def _pytest(arguments: Sequence[str], counts: "Counter[str] | None" = None) -> i
             last = (last + piece.decode(errors="replace"))[-4_096:]
     line = last.strip().rpartition("\n")[2]
     for count, word in COUNTED.findall(re.sub(r"\x1b\[[0-9;]*m", "", line)):
-        counts[PLURAL.get(word, word)] += int(count)
+        counts[word.removesuffix("s")] += int(count)
     return 0 if process.returncode == NO_TESTS else process.returncode
 
 
