@@ -100,6 +100,12 @@ async def test_who_is_told_to_stop_while_subscribing_stops(bus: Bus) -> None:
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=5)
         assert done and task.cancelled()
+    await bus.answer("wf.qry.test.after", echoed)
+    assert (await bus.request("wf.qry.test.after", b"alive", timeout_s=5)).body == b"alive"
+
+
+async def echoed(message: BusMessage) -> bytes:
+    return message.body
 
 
 async def test_nobody_listening_is_said_at_connect() -> None:

@@ -1,8 +1,7 @@
-"""One supervised connection to NATS, and the only place that imports its client.
+"""One supervised connection to NATS; only `bus_client` beside it imports the client.
 
 The client is used for its wire protocol alone: connect, publish, subscribe with a callback. What
-its own helpers lose (errors of asynchronous publishes, a client that closed for good, requests in
-flight when the connection drops) is looked after here.
+its own helpers lose (errors, a client that closed for good, requests in flight) is kept here.
 """
 
 import asyncio
@@ -300,15 +299,18 @@ class Bus:
             )
 
     async def _check_permitted(self, subscribed: Subscribed) -> None:
-        # The server says no by an error on the side; a round trip makes sure that it has spoken.
-        # The client's ping may overtake what it has queued: the second one does not.
+        # The server says no by an error on the side; a message to ourselves comes after it. (The
+        # client's flush overtakes what is queued and, when cancelled, breaks its read loop.)
+        reply, spoken = self._replies.future("", SUBSCRIBE_CHECK_S)
         try:
-            async with asyncio.timeout(SUBSCRIBE_CHECK_S):
-                with heeding_cancellation():
-                    await self._client.flush()
-                    await self._client.flush()
-        except (NatsError, OSError, TimeoutError):
+            await self._send(reply, b"", None, "")
+            await spoken
+        except Unavailable:
             return
+        except Refused:
+            pass  # Not even this was permitted; the word on the subscription came before.
+        finally:
+            spoken.cancel()
         if subscribed.subject in self._violations:
             self._violations.discard(subscribed.subject)
             self._subscriptions.remove(subscribed)

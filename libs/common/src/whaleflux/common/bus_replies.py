@@ -26,10 +26,13 @@ class Replies:
         self._pending: dict[str, _Pending] = {}
 
     def open(self, handler: ReplyHandler, *, of: str) -> tuple[str, Callable[[], None]]:
-        """Return a subject on which *handler* hears replies to *of*, and how to stop."""
+        """Return a subject on which *handler* hears replies to *of*, and how to stop.
+
+        With an empty *of* one writes to the reply subject itself.
+        """
         self._count += 1
         token = str(self._count)
-        self._pending[token] = _Pending(of, handler)
+        self._pending[token] = _Pending(of or self.root + token, handler)
         return self.root + token, lambda: self._forget(token)
 
     def future(self, subject: str, timeout_s: float) -> tuple[str, "asyncio.Future[BusMessage]"]:
