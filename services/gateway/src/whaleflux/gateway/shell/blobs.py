@@ -28,9 +28,9 @@ class Blobs:
         """Keep archives below *root*; None when this gateway reaches no store."""
         self._root = None if root is None else Path(root)
 
-    def exists(self, sha256: str) -> bool:
+    async def exists(self, sha256: str) -> bool:
         """Return whether the archive is there, whole."""
-        return self._path(sha256).exists()
+        return await asyncio.to_thread(self._path(sha256).exists)
 
     async def put(self, sha256: str, chunks: AsyncIterator[bytes]) -> int:
         """Write an archive and return its size in bytes.
@@ -42,8 +42,8 @@ class Blobs:
         """
         path = self._path(sha256)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".upload-")
+            # A store may be a shared mount, where even a look at a folder can take a while.
+            handle, name = await asyncio.to_thread(_temporary, path.parent)
         except OSError as error:
             raise _unwritable(error) from error
         try:
@@ -56,8 +56,7 @@ class Blobs:
                     f"The body's SHA-256 is {digest}, not {sha256}: it was changed on the way.",
                     code="wrong_hash",
                 )
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
+            await asyncio.to_thread(_put_in_place, Path(name), path)
         except OSError as error:
             raise _unwritable(error) from error
         finally:
@@ -73,6 +72,16 @@ class Blobs:
         if self._root is None:
             raise Unavailable("This gateway has no store 'default'.", code="no_store")
         return self._root / blob_file(sha256)
+
+
+def _temporary(folder: Path) -> tuple[int, str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkstemp(dir=folder, prefix=".upload-")
+
+
+def _put_in_place(written: Path, path: Path) -> None:
+    written.chmod(0o644)
+    written.replace(path)
 
 
 async def _copy(chunks: AsyncIterator[bytes], write: Callable[[bytes], int]) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from whaleflux.gateway.shell import routes_events, routes_fleet, routes_workloads
 from whaleflux.gateway.shell.asyncapi import document as asyncapi_document
 from whaleflux.gateway.shell.gate import Parts
+from whaleflux.gateway.shell.heads import Heads
 from whaleflux.gateway.shell.openapi import describe
 from whaleflux.gateway.shell.problems import install
 from whaleflux.gateway.shell.request_ids import Identify
@@ -33,6 +34,7 @@ def build_app(parts: Parts | None, healthy: Callable[[], dict[str, Any]]) -> Fas
     for routes in (routes_workloads, routes_fleet, routes_events):
         app.include_router(routes.router)
 
+    app.add_middleware(Heads)
     app.add_middleware(Identify)
 
     @app.get("/healthz", operation_id="health", tags=["health"])

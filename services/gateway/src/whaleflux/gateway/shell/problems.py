@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from whaleflux.common.contracts.explain import FieldProblem
 from whaleflux.common.errors import Refused, Unavailable, WhalefluxError
@@ -98,6 +99,10 @@ def install(app: FastAPI) -> None:
         text = "; ".join(f"{p.pointer.rpartition('/')[2]}: {p.detail}" for p in problems)
         return answer(request, 422, "invalid_request", f"The request is wrong. {text}.", problems)
 
+    async def gone(request: Request, _error: Exception) -> Response:
+        # Nobody reads this answer; it is no failure of ours, so no error is logged either.
+        return answer(request, 400, "client_gone", "The client left before its body had come.")
+
     async def unknown(request: Request, error: Exception) -> Response:
         _log.error("request failed", exc_info=error, extra={"path": request.url.path})
         return answer(
@@ -107,6 +112,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(WhalefluxError, known)
     app.add_exception_handler(HTTPException, framework)
     app.add_exception_handler(RequestValidationError, parameters)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, unknown)
 
 

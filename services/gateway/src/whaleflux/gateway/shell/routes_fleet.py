@@ -103,7 +103,7 @@ def _page(items: list[Document], by: str, limit: int, cursor: str | None) -> JSO
 async def has_blob(caller: Gated, sha256: str) -> Response:
     """Say whether an archive is in the pool's store: 200 or 404."""
     caller.need(Permission.SUBMIT)
-    return Response(status_code=200 if caller.parts.blobs.exists(sha256) else 404)
+    return Response(status_code=200 if await caller.parts.blobs.exists(sha256) else 404)
 
 
 @router.put("/blobs/{sha256}", operation_id="putBlob", status_code=201)
