@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from whaleflux.common.errors import Unavailable
+from whaleflux.common.log import Conflict
 from whaleflux.common.testing.memory import MemoryCache
 from whaleflux.common.valkey_cache import Cache, Op, ValkeyCache
 
@@ -42,6 +43,36 @@ class CacheContract:
         await cache.apply([Op("set", "t:p:1", "x"), Op("set", "t:q:1", "y")])
         await cache.delete_prefix("t:p:")
         assert await cache.get_many(["t:p:1", "t:q:1"]) == [None, b"y"]
+
+    async def test_a_guard_that_does_not_hold_lets_nothing_be_done(self, cache: Cache) -> None:
+        await cache.apply([Op("delete", "t:g")])
+        await cache.apply([Op("set", "t:g", "1")], only_if={"t:g": None})
+        for wrong in (None, b"2"):
+            with pytest.raises(Conflict):
+                await cache.apply(
+                    [Op("set", "t:other", "x"), Op("set", "t:g", "3")], only_if={"t:g": wrong}
+                )
+        assert await cache.get_many(["t:g", "t:other"]) == [b"1", None]
+        await cache.apply([Op("set", "t:g", "2")], only_if={"t:g": b"1"})
+        assert await cache.get("t:g") == b"2"
+
+    async def test_of_many_who_count_up_under_guard_none_is_lost(self, cache: Cache) -> None:
+        await cache.apply([Op("set", "t:n", "0")])
+
+        async def count_up() -> None:
+            while True:
+                stands = await cache.get("t:n")
+                assert stands is not None
+                try:
+                    await cache.apply(
+                        [Op("set", "t:n", str(int(stands) + 1))], only_if={"t:n": stands}
+                    )
+                except Conflict:
+                    continue
+                return
+
+        await asyncio.gather(*(count_up() for _ in range(10)))
+        assert await cache.get("t:n") == b"10"
 
     async def test_nothing_to_do_is_done(self, cache: Cache) -> None:
         await cache.apply([])

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, WatchError
 
 from whaleflux.common.cancellation import heeding_cancellation
 from whaleflux.common.errors import Unavailable
+from whaleflux.common.log import Conflict
 
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0
@@ -32,8 +33,13 @@ Ops: TypeAlias = Sequence[Op]
 class Cache(Protocol):
     """Disposable memory that several processes see."""
 
-    async def apply(self, ops: Ops) -> None:
-        """Do all of *ops* or none."""
+    async def apply(self, ops: Ops, *, only_if: Mapping[str, bytes | None] | None = None) -> None:
+        """Do all of *ops* or none.
+
+        Raises:
+            Conflict: A key does not hold what *only_if* says (None: nothing); none was done.
+
+        """
         ...
 
     async def get(self, key: str) -> bytes | None:
@@ -86,14 +92,27 @@ class ValkeyCache:
             await cast(Any, client.ping())
         return cache
 
-    async def apply(self, ops: Ops) -> None:
-        """Do all of *ops* or none."""
+    async def apply(self, ops: Ops, *, only_if: Mapping[str, bytes | None] | None = None) -> None:
+        """Do all of *ops* or none.
+
+        Raises:
+            Conflict: A key does not hold what *only_if* says (None: nothing); none was done.
+
+        """
         if not ops:
             return
         async with _translated(), self._client.pipeline(transaction=True) as pipe:
+            if only_if:
+                await pipe.watch(*only_if)
+                if await cast(Any, pipe.mget(list(only_if))) != list(only_if.values()):
+                    raise Conflict("a guarded key holds something else", code="conflict")
+                cast(Any, pipe).multi()
             for op in ops:
                 _queue(pipe, op)
-            await pipe.execute()
+            try:
+                await pipe.execute()
+            except WatchError as error:
+                raise Conflict("a guarded key was just changed", code="conflict") from error
 
     async def get(self, key: str) -> bytes | None:
         """Return the value of *key*."""

@@ -168,8 +168,10 @@ class MemoryCache:
         self._values: dict[str, Any] = {}
         self._dies_at: dict[str, float] = {}
 
-    async def apply(self, ops: Ops) -> None:
+    async def apply(self, ops: Ops, *, only_if: Mapping[str, bytes | None] | None = None) -> None:
         """Do all of *ops* or none."""
+        if ops and any(self._alive(key) != value for key, value in (only_if or {}).items()):
+            raise Conflict("a guarded key holds something else", code="conflict")
         for op in ops:
             self._apply(op)
 
