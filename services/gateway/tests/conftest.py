@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Shown:
         """Fold what the story has written since."""
         events = list(enumerate(self.story.log, start=1))[self._position :]
         if events:
-            await self.views.project("EVT_SCHEDULER_c0", events)
+            await self.views.project("EVT_SCHEDULER_c0", events, after_seq=self._position)
             self._position = len(self.story.log)
 
     async def workload(self, id_: str) -> dict[str, Any]:
@@ -180,6 +181,21 @@ async def world(
     nats_server: NatsServer, valkey_server: str, tmp_path: Path
 ) -> AsyncIterator[World]:
     """Return a whole gateway and a scheduler on streams of their own."""
+    async with open_world(nats_server, valkey_server, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def opened() -> Any:
+    """Return what runs a gateway on servers of a test's own."""
+    return open_world
+
+
+@asynccontextmanager
+async def open_world(
+    nats_server: NatsServer, valkey_server: str, tmp_path: Path
+) -> AsyncIterator[World]:
+    """Run a gateway and a scheduler; the streams and views are empty before and gone after."""
     bus = await nats_server.connect()
     js = JetStream(bus)
     await ensure_streams(js, STREAMS)

@@ -8,7 +8,7 @@ import pytest
 
 from whaleflux.common.errors import Unavailable
 from whaleflux.common.jetstream import JetStream
-from whaleflux.gateway.shell.feed import Feed, TooOld
+from whaleflux.gateway.shell.feed import Feed, Resync
 from whaleflux.gateway.shell.projector import Teller
 from whaleflux.gateway.shell.routes_events import _frames
 from whaleflux.gateway.shell.sources import source_logs
@@ -120,7 +120,7 @@ async def test_a_cursor_that_is_too_old_is_said_so_and_the_stream_goes_on(world:
     await world.js.api("STREAM.PURGE.PUB", json.dumps({"seq": 5}).encode())
     late = Feed(world.runtime.bus, world.js)
     await late.open()
-    with pytest.raises(TooOld):
+    with pytest.raises(Resync, match="too_old"):
         await late.page("default", after_seq=1, limit=10)
     frames = _frames(late, "default", 1, ())
     opening = await anext(frames)
@@ -128,6 +128,34 @@ async def test_a_cursor_that_is_too_old_is_said_so_and_the_stream_goes_on(world:
     resync = await anext(frames)
     assert resync.startswith(b"id: 4\nevent: resync\n")
     assert b"id: 5\n" in await anext(frames)
+    await frames.aclose()
+
+
+async def test_a_cursor_of_another_stream_is_said_so_and_everything_kept_follows(
+    world: Any,
+) -> None:
+    await work(world, 1)
+    frames = _frames(world.parts.feed, "default", 5_000, ())
+    await anext(frames)
+    async with asyncio.timeout(10):
+        resync = await anext(frames)
+        assert resync.startswith(b"id: 0\nevent: resync\n")
+        assert b"another stream" in resync
+        assert b"id: 1\n" in await anext(frames)
+    await frames.aclose()
+
+
+async def test_a_silent_or_filtered_stream_shows_life_and_moves_the_cursor_on(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whaleflux.gateway.shell.routes_events.HEARTBEAT_S", 0.05)
+    await work(world, 2)
+    end = (await world.js.stream_state("PUB")).last_seq
+    frames = _frames(world.parts.feed, "default", 0, ("nothing.*",))
+    await anext(frames)
+    async with asyncio.timeout(10):
+        while (frame := await anext(frames)) != b": still here\nid: %d\n\n" % end:
+            assert frame.startswith(b": still here\nid: ")
     await frames.aclose()
 
 
@@ -166,9 +194,39 @@ async def test_a_question_waits_for_the_next_event(world: Any) -> None:
 
 
 async def test_many_can_wait_at_once(world: Any) -> None:
-    body = json.dumps({"after": 10_000, "wait_s": 2}).encode()
+    end = (await world.js.stream_state("PUB")).last_seq
+    body = json.dumps({"after": end, "wait_s": 2}).encode()
     subject = "wf.qry.gateway.events.default"
     asked = [world.runtime.bus.request(subject, body, timeout_s=10) for _ in range(30)]
     async with asyncio.timeout(8):
         answers = await asyncio.gather(*asked, return_exceptions=True)
     assert not [a for a in answers if isinstance(a, Unavailable)]
+
+
+async def test_one_tenant_may_not_have_everybody_wait(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whaleflux.gateway.shell.questions.QUESTIONS_PER_TENANT_MAX", 3)
+    ask = world.runtime.bus.request
+    waits = json.dumps({"after": 0, "wait_s": 1}).encode()
+    greedy = [
+        asyncio.ensure_future(ask("wf.qry.gateway.events.greedy", waits, timeout_s=10))
+        for _ in range(5)
+    ]
+    done, _ = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED, timeout=3)
+    assert json.loads(next(iter(done)).result().body) == {"error": "too_many", "limit": 3}
+    other = json.dumps({"after": 0}).encode()
+    assert "events" in json.loads(
+        (await ask("wf.qry.gateway.events.default", other, timeout_s=3)).body
+    )
+    answers = [json.loads((await each).body) for each in greedy]
+    assert sum("events" in answer for answer in answers) == 3
+    again = json.loads((await ask("wf.qry.gateway.events.greedy", other, timeout_s=3)).body)
+    assert again == {"events": [], "last": 0}
+
+
+async def test_a_cursor_outside_of_the_stream_is_an_answer_on_nats_too(world: Any) -> None:
+    await work(world, 1)
+    body = json.dumps({"after": 9_999}).encode()
+    answer = await world.runtime.bus.request("wf.qry.gateway.events.default", body, timeout_s=5)
+    assert json.loads(answer.body) == {"error": "too_new", "first_seq": 1}

@@ -96,22 +96,26 @@ async def test_progress_of_the_live_attempt_is_shown_and_of_older_ones_not(shown
         event = RunReported(
             at=START, node_id="h100-0", run_id="j-main-1", attempt=attempt, rank=0, step=step
         )
-        await shown.views.project("EVT_AGENT", [(step, event)])
+        position = await shown.views.position("EVT_AGENT")
+        await shown.views.project("EVT_AGENT", [(step, event)], after_seq=position)
 
     await report(1, 5)
     assert (await shown.run("j-main-1"))["step"] == 5
-    await report(2, 9)
-    assert (await shown.run("j-main-1"))["step"] == 5
+    shown.story.exit("j-main-1", ExitKind.FAILED)
+    assert (await shown.run("j-main-1"))["step"] is None
+    await report(2, 1)
+    await report(1, 9)
+    assert (await shown.run("j-main-1"))["step"] == 1
 
 
 async def test_a_lost_node_is_shown_as_lost_until_it_returns(shown: Any) -> None:
     await shown.catch_up()
     lost = NodeLost(at=START, node_id="h100-0", incident=1, silent_s=10.2)
-    await shown.views.project("EVT_FAILOVER", [(1, lost)])
+    await shown.views.project("EVT_FAILOVER", [(1, lost)], after_seq=0)
     node = await shown.node("h100-0")
     assert (node["state"], node["reason"]) == ("lost", "silent for 10 s")
     back = NodeReturned(at=START, node_id="h100-0", incident=1, boot_id="b")
-    await shown.views.project("EVT_FAILOVER", [(2, back)])
+    await shown.views.project("EVT_FAILOVER", [(2, back)], after_seq=1)
     assert (await shown.node("h100-0"))["state"] == "ready"
 
 

@@ -1,5 +1,8 @@
 """What people are shown, folded from facts: one document for each workload, run and node.
 
+What comes by a log of its own (reports of programs, verdicts on nodes) has documents of its own,
+because nothing orders the logs among one another.
+
 A `View` holds the documents that a batch of events touches; the shell loads them before (`keys`
 says which) and stores them after, in one transaction with the position in the log. Folding is
 idempotent only together with that position, which is why they travel together.
@@ -23,6 +26,8 @@ from whaleflux.common.contracts.scheduler import (
     WorkloadRefused,
     WorkloadSubmitted,
 )
+from whaleflux.gateway.core.view_node import Verdict, fold_node, fold_verdict, show_verdict
+from whaleflux.gateway.core.view_report import fold_report, show_report
 from whaleflux.gateway.core.view_run import RunEvent, fold_run
 
 Document: TypeAlias = dict[str, Any]
@@ -36,11 +41,25 @@ class View:
     workloads: dict[str, Document] = field(default_factory=dict[str, Document])
     runs: dict[str, Document] = field(default_factory=dict[str, Document])
     nodes: dict[str, Document] = field(default_factory=dict[str, Document])
+    reports: dict[str, Document] = field(default_factory=dict[str, Document])
+    """By run."""
+    verdicts: dict[str, Document] = field(default_factory=dict[str, Document])
+    """By node."""
     touched: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def touch(self, kind: str, id_: str) -> None:
         """Note that a document changed."""
         self.touched.add((kind, id_))
+
+    def of(self, kind: str) -> dict[str, Document]:
+        """Return the documents of one kind, by id."""
+        return {
+            "workload": self.workloads,
+            "run": self.runs,
+            "node": self.nodes,
+            "report": self.reports,
+            "verdict": self.verdicts,
+        }[kind]
 
 
 def keys(event: Shown) -> list[tuple[str, str]]:
@@ -51,10 +70,10 @@ def keys(event: Shown) -> list[tuple[str, str]]:
         found.append(("workload", workload_id))
     run_id = getattr(event, "run_id", None)
     if run_id is not None:
-        found.append(("run", run_id))
+        found += [("run", run_id), ("report", run_id)]
     node_id = getattr(event, "node_id", None)
     if node_id is not None:
-        found.append(("node", node_id))
+        found += [("node", node_id), ("verdict", node_id)]
     found += [("node", member.node_id) for member in getattr(event, "members", ())]
     return found
 
@@ -76,6 +95,7 @@ def fold(view: View, event: Shown, seq: int) -> None:
         case _:
             if isinstance(event, RunEvent):
                 fold_run(view, event, seq)
+                _show_run(view, event.run_id)
 
 
 def _workload(event: WorkloadSubmitted | WorkloadRefused, seq: int) -> Document:
@@ -159,64 +179,41 @@ def _change_workload(
 
 
 def _node(view: View, event: NodeJoined | NodeClosed | NodeOpened | NodeCleared) -> None:
-    node = view.nodes.get(event.node_id)
-    if isinstance(event, NodeJoined):
-        held = {} if node is None else {g["index"]: g["run_id"] for g in node["gpus"]}
-        view.nodes[event.node_id] = {
-            "id": event.node_id,
-            "state": "ready" if node is None else node["state"],
-            "reason": None if node is None else node["reason"],
-            "simulated": event.simulated,
-            "cpus": event.cpus,
-            "memory_mib": event.memory_mib,
-            "stores": list(event.stores),
-            "gpus": [
-                {**gpu.model_dump(mode="json"), "run_id": held.get(gpu.index)} for gpu in event.gpus
-            ],
-        }
-    elif node is None:
-        return
-    elif isinstance(event, NodeClosed) and node["state"] == "ready":
-        node |= {"state": "closed", "reason": event.reason}
-    elif isinstance(event, NodeOpened):
-        node |= {"state": "ready", "reason": None}
-    view.touch("node", event.node_id)
+    node = fold_node(view.nodes.get(event.node_id), event)
+    if node is not None:
+        view.nodes[event.node_id] = node
+        _show_node(view, event.node_id)
 
 
-def _verdict(view: View, event: NodeLost | NodeFenced | NodeReturned) -> None:
-    node = view.nodes.get(event.node_id)
-    if node is None:
-        return
-    match event:
-        case NodeLost():
-            node |= {
-                "state": "lost",
-                "reason": f"silent for {event.silent_s:.0f} s",
-                "incident": event.incident,
-            }
-        case NodeFenced():
-            node |= {"state": "fenced", "reason": f"fenced for {event.fencing.value} work"}
-        case NodeReturned():
-            node |= {"state": "ready", "reason": None}
-    view.touch("node", event.node_id)
+def _verdict(view: View, event: Verdict) -> None:
+    view.verdicts[event.node_id] = fold_verdict(event)
+    view.touch("verdict", event.node_id)
+    _show_node(view, event.node_id)
+
+
+def _show_node(view: View, node_id: str) -> None:
+    node = view.nodes.get(node_id)
+    if node is not None:
+        show_verdict(node, view.verdicts.get(node_id))
+        view.touch("node", node_id)
 
 
 def _report(view: View, event: RunReported) -> None:
-    run = view.runs.get(event.run_id)
-    if run is None or run["attempt"] != event.attempt or run["ended_at"] is not None:
-        return
-    if event.rank == 0 or not run["metrics"]:
-        run["metrics"] = {**run["metrics"], **event.metrics}
-        if event.step is not None:
-            run["step"] = event.step
-        if event.progress is not None:
-            run["progress"] = event.progress
-    run["reported_at"] = event.at.isoformat()
-    view.touch("run", event.run_id)
+    report = fold_report(view.reports.get(event.run_id), event)
+    if report is not None:
+        view.reports[event.run_id] = report
+        view.touch("report", event.run_id)
+        _show_run(view, event.run_id)
+
+
+def _show_run(view: View, run_id: str) -> None:
+    run = view.runs.get(run_id)
+    if run is not None:
+        show_report(run, view.reports.get(run_id))
+        view.touch("run", run_id)
 
 
 def changed(view: View) -> Iterable[tuple[str, str, Document]]:
     """Yield (kind, id, document) of everything that changed, in a stable order."""
-    kinds = {"workload": view.workloads, "run": view.runs, "node": view.nodes}
     for kind, id_ in sorted(view.touched):
-        yield kind, id_, kinds[kind][id_]
+        yield kind, id_, view.of(kind)[id_]

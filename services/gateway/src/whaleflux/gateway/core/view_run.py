@@ -116,9 +116,7 @@ def _new_attempt(run: Document, event: RunQueued) -> None:
         "gpu_type": None,
         "why": None,
         "members": [],
-        "metrics": {},
-        "step": None,
-        "progress": None,
+        "kept": {"released": {}, "ended": {}},
         "explanation": None,
         "simulated": None,
     }
@@ -181,7 +179,7 @@ def _released(view: Documents, run: Document, event: MemberReleased) -> None:
         "signal": event.signal,
         "detail": event.reason or None,
     }
-    run["metrics"] = {**event.metrics, **run["metrics"]}
+    run["kept"]["released"] = {**event.metrics, **run["kept"]["released"]}
     _hold(view, event.node_id, member.get("gpus", []), None)
 
 
@@ -191,8 +189,8 @@ def _ended(run: Document, event: RunEnded) -> None:
         "outcome": event.outcome.value,
         "reason": event.reason,
         "ended_at": event.at.isoformat(),
-        "metrics": {**run["metrics"], **event.metrics},
     }
+    run["kept"]["ended"] = dict(event.metrics)
     run["attempts"].append(
         {
             "attempt": event.attempt,
@@ -215,8 +213,9 @@ def _summarise(view: Documents, workload_id: str, run: Document) -> None:
     for phase in workload["phases"]:
         if phase["name"] == run["phase"]:
             phase |= {"state": run["state"], "iteration": run["iteration"]}
-            if run["metrics"]:
-                phase["metrics"] = run["metrics"]
+            settled = {**run["kept"]["released"], **run["kept"]["ended"]}
+            if settled:
+                phase["metrics"] = settled
     if run["simulated"] is not None:
         workload["simulated"] = bool(workload["simulated"]) or run["simulated"]
     if workload["state"] in ("queued", "running"):

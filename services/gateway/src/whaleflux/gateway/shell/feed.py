@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Literal
 
 from whaleflux.common.bus import Bus, BusMessage
 from whaleflux.common.contracts import subjects
+from whaleflux.common.errors import Unavailable
 from whaleflux.common.jetstream import JetStream, StoredMessage
 from whaleflux.gateway.shell.settings import IDLE_LOOK_S, RING_EVENTS_MAX
 
 PAGE_EVENTS = 500
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,14 @@ class FeedEvent:
     """The whole event as JSON (CloudEvents, structured)."""
 
 
-class TooOld(Exception):
-    """The cursor lies before everything that is kept; `first_seq` is the oldest event there is."""
+class Resync(Exception):
+    """The cursor lies outside of what is kept; `first_seq` is the oldest event there is."""
 
-    def __init__(self, first_seq: int) -> None:
-        """Say where the stream begins now."""
-        super().__init__(first_seq)
-        self.first_seq = first_seq
+    def __init__(self, code: Literal["too_old", "too_new"], first_seq: int) -> None:
+        """Say where the stream begins now, and on which side of it the cursor lies."""
+        super().__init__(code, first_seq)
+        self.code = code
+        self.first_seq = max(first_seq, 1)
 
 
 class Feed:
@@ -56,13 +62,21 @@ class Feed:
         return self._after
 
     async def run(self) -> None:
-        """Follow the stream until cancelled; call `open` first."""
+        """Follow the stream until cancelled; call `open` first.
+
+        A stream that cannot be read for a while makes events late, and ends nobody.
+        """
         await self._bus.subscribe("wf.pub.>", self._on_public)
         while True:
             self._wake.clear()
-            messages = await self._js.read(
-                subjects.STREAM_PUB, after_seq=self._after, limit=PAGE_EVENTS
-            )
+            try:
+                messages = await self._js.read(
+                    subjects.STREAM_PUB, after_seq=self._after, limit=PAGE_EVENTS
+                )
+            except Unavailable as error:
+                _log.warning("public events are late", extra={"reason": error.message})
+                await asyncio.sleep(IDLE_LOOK_S)
+                continue
             if messages:
                 await self._take(messages)
                 continue
@@ -77,11 +91,13 @@ class Feed:
         self._after = (await self._js.stream_state(subjects.STREAM_PUB)).last_seq
         self._begins = self._after
 
-    async def follow(self, tenant: str, *, after_seq: int | None) -> AsyncIterator[FeedEvent]:
+    async def follow(
+        self, tenant: str, *, after_seq: int | None
+    ) -> AsyncGenerator[FeedEvent, None]:
         """Yield *tenant*'s events after *after_seq* (None: from now on), for ever.
 
         Raises:
-            TooOld: Some events after *after_seq* are not kept any more.
+            Resync: As `page`.
 
         """
         cursor = self._after if after_seq is None else after_seq
@@ -103,15 +119,17 @@ class Feed:
         """Return *tenant*'s next events after *after_seq*.
 
         Raises:
-            TooOld: Some events after *after_seq* are not kept any more.
+            Resync: Some events after *after_seq* are not kept any more, or there never was so
+                late an event: the stream is another one than the cursor was made for.
 
         """
-        if after_seq >= self._begins:
-            found = [e for e in self._ring if e.seq > after_seq and e.tenant == tenant]
-            return found[:limit]
+        if self._begins <= after_seq <= self._after:
+            return self._from_ring(tenant, after_seq)[:limit]
         state = await self._js.stream_state(subjects.STREAM_PUB)
+        if after_seq > state.last_seq:
+            raise Resync("too_new", state.first_seq)
         if after_seq < state.first_seq - 1:
-            raise TooOld(state.first_seq)
+            raise Resync("too_old", state.first_seq)
         messages = await self._js.read(
             subjects.STREAM_PUB,
             after_seq=after_seq,
@@ -127,6 +145,17 @@ class Feed:
                 await self._news.wait_for(lambda: self._has_news(tenant, after_seq))
         except TimeoutError:
             return
+
+    def _from_ring(self, tenant: str, after_seq: int) -> list[FeedEvent]:
+        # From the new end, because a subscriber who keeps up looks at the last few of thousands.
+        found: list[FeedEvent] = []
+        for event in reversed(self._ring):
+            if event.seq <= after_seq:
+                break
+            if event.tenant == tenant:
+                found.append(event)
+        found.reverse()
+        return found
 
     def _has_news(self, tenant: str, cursor: int) -> bool:
         if cursor < self._begins:

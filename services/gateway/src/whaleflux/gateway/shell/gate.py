@@ -105,7 +105,7 @@ async def gate(request: Request) -> Gate:
 
 Gated = Annotated[Gate, Depends(gate)]
 
-PRIVATE = ("body_hash", "seq")
+PRIVATE = ("body_hash", "seq", "kept", "closed")
 
 
 def shown(document: Document) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from whaleflux.common.lease import LeaderLease
 from whaleflux.common.log import Conflict
 from whaleflux.gateway.core.public import TYPE_PREFIX, Context, PublicEvent, publish
 from whaleflux.gateway.core.view import Shown
-from whaleflux.gateway.shell.settings import IDLE_LOOK_S
+from whaleflux.gateway.shell.settings import IDLE_LOOK_S, PROJECT_EVENTS_MAX
 from whaleflux.gateway.shell.sources import SourceLog, read_events, source_logs
 from whaleflux.gateway.shell.view_store import ViewStore
 
@@ -54,6 +54,9 @@ class Projector:
         """Project whenever *lease* is held, until cancelled."""
         await self._bus.subscribe("wf.evt.>", self._on_event)
         while True:
+            if not lease.held:
+                # Whatever this one had to complain about is another's from now on.
+                self._say(True, "another gateway projects")
             await lease.wait_held()
             try:
                 await self._project_all(lease)
@@ -87,8 +90,15 @@ class Projector:
             position = await self._views.position(source.stream)
             events = await read_events(self._js, source, after_seq=position)
             if events:
-                await self._views.project(source.stream, events)
+                try:
+                    await self._views.project(source.stream, events, after_seq=position)
+                except Conflict:
+                    _log.info("another gateway folded first, looking again")
+                    return True
                 found = True
+            if len(events) == PROJECT_EVENTS_MAX:
+                # Later logs, and what is told, refer to what this one still has to say.
+                return True
         return await self._teller.tell_once() or found
 
 

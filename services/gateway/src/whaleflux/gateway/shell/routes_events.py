@@ -2,20 +2,28 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
+from starlette.types import Message, Send
 
-from whaleflux.common.errors import Refused
+from whaleflux.common.errors import Refused, Unavailable
 from whaleflux.gateway.core.access import Permission
-from whaleflux.gateway.shell.feed import Feed, FeedEvent, TooOld
+from whaleflux.gateway.shell.feed import Feed, FeedEvent, Resync
 from whaleflux.gateway.shell.gate import Gated
 from whaleflux.gateway.shell.problems import Problem
-from whaleflux.gateway.shell.settings import HEARTBEAT_S
+from whaleflux.gateway.shell.settings import HEARTBEAT_S, SLOW_CLIENT_S
 
 RETRY_MS = 1_000
+RESYNC_DETAIL = {
+    "too_old": "older events are not kept any more",
+    "too_new": "this cursor was made for another stream; all that is kept follows",
+}
+
+_log = logging.getLogger(__name__)
 
 router = APIRouter(
     prefix="/v1",
@@ -24,10 +32,29 @@ router = APIRouter(
 )
 
 
+class EventStream(StreamingResponse):
+    """A stream that lets go of a reader who does not read; its cursor lets it come back."""
+
+    media_type = "text/event-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        """Send frame by frame; each must be taken within `SLOW_CLIENT_S`."""
+
+        async def hurried(message: Message) -> None:
+            async with asyncio.timeout(SLOW_CLIENT_S):
+                await send(message)
+
+        try:
+            await super().stream_response(hurried)
+        except TimeoutError:
+            # Returning without an end makes the server close the connection.
+            _log.info("subscriber dropped, it does not read")
+
+
 @router.get(
     "/events",
     operation_id="streamEvents",
-    response_class=StreamingResponse,
+    response_class=EventStream,
     responses={
         200: {"content": {"text/event-stream": {}}, "description": "CloudEvents, one a frame"}
     },
@@ -37,7 +64,7 @@ async def stream(
     since: Annotated[int | None, Query(ge=0, description="cursor; absent: from now on")] = None,
     types: Annotated[str | None, Query(description="`run.placed,workload.*`")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> StreamingResponse:
+) -> EventStream:
     """Stream the tenant's events; `Last-Event-ID` or `since` resumes without a gap."""
     caller.need(Permission.READ)
     cursor = since
@@ -49,9 +76,8 @@ async def stream(
         cursor = int(last_event_id)
     wanted = tuple(t.strip() for t in types.split(",")) if types else ()
     frames = _frames(caller.parts.feed, caller.key.tenant, cursor, wanted)
-    return StreamingResponse(
+    return EventStream(
         frames,
-        media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 
@@ -67,33 +93,45 @@ async def _frames(
         try:
             async for frame in _live(feed, tenant, cursor, wanted):
                 yield frame
-        except TooOld as error:
+        except Resync as error:
             cursor = error.first_seq - 1
-            note = {"first_seq": error.first_seq, "detail": "older events are not kept any more"}
+            note = {"first_seq": error.first_seq, "detail": RESYNC_DETAIL[error.code]}
             yield f"id: {cursor}\nevent: resync\ndata: {json.dumps(note)}\n\n".encode()
+        except Unavailable:
+            # The reader comes back with its cursor; until then nobody pretends to be well.
+            return
 
 
 async def _live(
     feed: Feed, tenant: str, cursor: int, wanted: tuple[str, ...]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
+    loop = asyncio.get_running_loop()
     events = feed.follow(tenant, after_seq=cursor)
     coming: asyncio.Future[FeedEvent] = asyncio.ensure_future(anext(events))
+    quiet_until_s = loop.time() + HEARTBEAT_S
     try:
         while True:
-            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT_S)
-            if not done:
-                yield b": still here\n\n"
-                continue
-            event = coming.result()
-            if _matches(event.type, wanted):
-                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
-                    event.seq,
-                    event.type.encode(),
-                    event.body,
-                )
-            coming = asyncio.ensure_future(anext(events))
+            await asyncio.wait({coming}, timeout=max(quiet_until_s - loop.time(), 0.0))
+            frame = b""
+            if coming.done():
+                event = coming.result()
+                cursor = event.seq
+                frame = _frame(event) if _matches(event.type, wanted) else b""
+                coming = asyncio.ensure_future(anext(events))
+            if not frame and loop.time() >= quiet_until_s:
+                # With the cursor, because what a filter left out need not be looked at again.
+                frame = b": still here\nid: %d\n\n" % cursor
+            if frame:
+                quiet_until_s = loop.time() + HEARTBEAT_S
+                yield frame
     finally:
         coming.cancel()
+        await asyncio.wait({coming})
+        await events.aclose()
+
+
+def _frame(event: FeedEvent) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.type.encode(), event.body)
 
 
 def _matches(type_: str, wanted: tuple[str, ...]) -> bool:

@@ -10,6 +10,7 @@ from whaleflux.common.contracts.workload import JOB_PHASE
 from whaleflux.common.errors import Refused
 from whaleflux.gateway.core.access import Permission
 from whaleflux.gateway.core.view import Document
+from whaleflux.gateway.core.view_report import history
 from whaleflux.gateway.shell.gate import Gated, shown
 from whaleflux.gateway.shell.problems import Problem
 from whaleflux.gateway.shell.schemas import (
@@ -178,9 +179,11 @@ async def list_runs(
 
 @router.get("/runs/{run}", operation_id="getRun", response_model=RunOut)
 async def get_run(caller: Gated, run: str) -> JSONResponse:
-    """Return one run with all its attempts."""
+    """Return one run with all its attempts and the course of its metrics."""
     caller.need(Permission.READ)
-    return JSONResponse(shown(await caller.run(run)))
+    document = await caller.run(run)
+    report = await caller.parts.views.document("report", document["id"])
+    return JSONResponse({**shown(document), "history": history(document, report)})
 
 
 @router.post(

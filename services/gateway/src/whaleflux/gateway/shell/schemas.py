@@ -43,6 +43,14 @@ class MemberOut(Out):
     handover_gap_ms: float | None = None
 
 
+class MetricPoint(Out):
+    """What a run reported at one moment."""
+
+    at: str
+    step: int | None
+    metrics: dict[str, float]
+
+
 class RunOut(Out):
     """One execution of a job or of one iteration of a phase; attempts that ended are listed."""
 
@@ -63,6 +71,8 @@ class RunOut(Out):
     progress: float | None
     explanation: ExplanationOut | None
     simulated: bool | None
+    history: list[MetricPoint] = []
+    """At most 60 points of the newest attempt, only where one run is asked for."""
 
 
 class RunPage(Out):

@@ -27,7 +27,11 @@ RING_EVENTS_MAX = 10_000
 """Newest public events kept in memory for subscribers; older ones are read from the stream."""
 HEARTBEAT_S = 10.0
 """A comment on a silent stream, before proxies think it dead."""
+SLOW_CLIENT_S = 30.0
+"""How long one frame may lie before a subscriber who does not take it; then it is let go."""
 LONG_POLL_S_MAX = 30.0
+QUESTIONS_PER_TENANT_MAX = 100
+"""Long polls that one tenant may have waiting; each costs a task."""
 KEY_LOOK_EVERY_S = 1.0
 """How often an unknown key may make us look for new ones."""
 

@@ -8,7 +8,7 @@ from whaleflux.common.valkey_cache import Cache, Op
 from whaleflux.gateway.core.view import Document, View, changed, fold, keys
 from whaleflux.gateway.core.view import Shown as Event
 
-SCHEMA = "1"
+SCHEMA = "2"
 """Raised when documents change their shape: everything is then folded anew."""
 _SCHEMA_KEY = "view:schema"
 _NODES = "view:nodes"
@@ -32,8 +32,15 @@ class ViewStore:
         kept = await self._cache.get(f"view:position:{stream}")
         return 0 if kept is None else int(kept)
 
-    async def project(self, stream: str, events: Sequence[tuple[int, Event | None]]) -> None:
-        """Fold *events* of *stream*, all or nothing, together with the new position."""
+    async def project(
+        self, stream: str, events: Sequence[tuple[int, Event | None]], *, after_seq: int
+    ) -> None:
+        """Fold *events* of *stream*, all or nothing, together with the new position.
+
+        Raises:
+            Conflict: Somebody else has folded on from *after_seq*; nothing was changed.
+
+        """
         view = await self._load([event for _, event in events if event is not None])
         for seq, event in events:
             if event is not None:
@@ -41,17 +48,18 @@ class ViewStore:
         ops: list[Op] = []
         for kind, id_, document in changed(view):
             ops += _store(kind, id_, document)
-        ops.append(Op("set", f"view:position:{stream}", str(events[-1][0])))
-        await self._cache.apply(ops)
+        position = f"view:position:{stream}"
+        ops.append(Op("set", position, str(events[-1][0])))
+        stands = str(after_seq).encode() if after_seq else None
+        await self._cache.apply(ops, only_if={position: stands})
 
     async def _load(self, events: Sequence[Event]) -> View:
         wanted = sorted({key for event in events for key in keys(event)})
         bodies = await self._cache.get_many([_key(kind, id_) for kind, id_ in wanted])
         view = View()
-        kinds = {"workload": view.workloads, "run": view.runs, "node": view.nodes}
         for (kind, id_), body in zip(wanted, bodies, strict=True):
             if body is not None:
-                kinds[kind][id_] = json.loads(body)
+                view.of(kind)[id_] = json.loads(body)
         return view
 
     async def document(self, kind: str, id_: str) -> Document | None:
