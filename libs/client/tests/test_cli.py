@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import stat
+import shlex
 import subprocess
 import sys
 import threading
@@ -320,7 +321,7 @@ def test_a_closed_pipe_is_no_error_message(busy: Any) -> None:
     for i in range(3_000):
         busy.workload(f"wl_{i}", name="x" * 60)
     found = subprocess.run(
-        f"{sys.executable} -m whaleflux.client.cli jobs -o jsonl | head -1",
+        f"{shlex.quote(sys.executable)} -m whaleflux.client.cli jobs -o jsonl | head -1",
         shell=True,
         capture_output=True,
         text=True,

@@ -107,7 +107,7 @@ class SimNode:
         kept = await self.table.get(subjects.assignment(self.node_id))
         if kept is None:
             return
-        found = Assignment.model_validate_json(kept[1])
+        found = Assignment.model_validate_json(kept[1], extra="ignore")
         if (found.incarnation, found.version) <= self._version:
             return
         self._version = (found.incarnation, found.version)

@@ -63,7 +63,7 @@ class MemberFolder:
     def assigned(self) -> AssignedMember | None:
         """Return the member that the folder was made for, or None where it was cut short."""
         try:
-            return AssignedMember.model_validate_json(self.member.read_bytes())
+            return AssignedMember.model_validate_json(self.member.read_bytes(), extra="ignore")
         except (OSError, ValueError):
             return None
 

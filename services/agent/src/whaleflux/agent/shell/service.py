@@ -161,7 +161,7 @@ class AgentService:
 
     async def _answer_logs(self, message: BusMessage) -> bytes:
         try:
-            request = LogRequest.model_validate_json(message.body)
+            request = LogRequest.model_validate_json(message.body, extra="ignore")
         except ValueError as error:
             raise Refused(f"not a log request: {error}", code="bad_request") from error
         reply = await asyncio.to_thread(read_log, self._folder, request)

@@ -170,7 +170,7 @@ class Service:
         if not self._lease.held:
             return
         try:
-            request = LeaseRequest.model_validate_json(message.body)
+            request = LeaseRequest.model_validate_json(message.body, extra="ignore")
         except ValidationError:
             _log.warning("unreadable renewal", extra={"subject": message.subject})
             return

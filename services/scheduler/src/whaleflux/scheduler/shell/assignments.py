@@ -76,7 +76,7 @@ class Assignments:
     async def _standing(self, node_id: str) -> Assignment | None:
         kept = await self._table.get(subjects.assignment(node_id))
         self._seqs[node_id] = 0 if kept is None else kept[0]
-        return None if kept is None else Assignment.model_validate_json(kept[1])
+        return None if kept is None else Assignment.model_validate_json(kept[1], extra="ignore")
 
 
 def _slices(items: Sequence[Assignment], size: int) -> Iterator[Sequence[Assignment]]:
