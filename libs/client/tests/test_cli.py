@@ -5,9 +5,9 @@ import io
 import json
 import os
 import pty
+import shlex
 import signal
 import stat
-import shlex
 import subprocess
 import sys
 import threading
