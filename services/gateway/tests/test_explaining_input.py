@@ -1,6 +1,7 @@
 """Wrong bodies are answered with the field, the reason and the nearest right value."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from whaleflux.common.contracts.explain import explain_validation
 from whaleflux.common.contracts.workload import WorkloadSpec
 from whaleflux.common.errors import Refused
 from whaleflux.gateway.shell.problems import BadRequest
-from whaleflux.gateway.shell.submission import read_spec
+from whaleflux.gateway.shell.spec_body import read_spec
 
 GOOD: dict[str, Any] = {"name": "j", "run": "true"}
 
@@ -96,3 +97,61 @@ def test_a_workdir_that_was_not_uploaded_says_how_to() -> None:
 def test_a_body_that_is_too_large_says_how_large_it_may_be() -> None:
     with pytest.raises(Refused, match="512 KiB"):
         read_spec(b" " * (600 * 1024), "application/json")
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (b"name: x\nrun: y\nenvs:\n  TOKEN: hunter2\n BAD: x\n", "application/yaml"),
+        (b'{"name": "x", "envs": {"TOKEN": "hunter2",}}', "application/json"),
+        (b'{"name": "x", "run": "y", "envs": {"TOKEN": ["hunter2"]}}', "application/json"),
+        (b'{"name": "x", "run": "y", "envs": "TOKEN=hunter2"}', "application/json"),
+    ],
+)
+def test_a_secret_in_a_wrong_body_is_not_repeated(raw: bytes, kind: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_spec(raw, kind)
+    assert "hunter2" not in caught.value.message + str(caught.value.problems)
+
+
+def test_an_unreadable_body_says_where() -> None:
+    with pytest.raises(BadRequest, match="line 2, column 6"):
+        read_spec(b"name: x\n  run: [", "application/yaml")
+    with pytest.raises(BadRequest, match="line 1, column 2"):
+        read_spec(b"{name", "application/json")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"name: x\nrun: y\nresources:\n  accelerators:\n    - &a0 [H100]\n"
+        + b"".join(
+            b"    - &a%d [%s]\n" % (n, b", ".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 25)
+        ),
+        b"name: x\nrun: y\nenvs: &a\n  A: *a\n",
+        b"name: x\nrun: y\nneeds: &a [*a, *a]\n",
+    ],
+    ids=["a tower of aliases", "an endless object", "an endless list"],
+)
+def test_a_small_text_that_means_something_enormous_is_refused_at_once(raw: bytes) -> None:
+    started_s = time.process_time()
+    with pytest.raises(Refused):
+        read_spec(raw, "application/yaml")
+    assert time.process_time() - started_s < 2.0
+
+
+def test_a_tower_of_lists_is_refused_in_words() -> None:
+    body = {**GOOD, "resources": {"accelerators": json.loads("[" * 900 + "]" * 900)}}
+    with pytest.raises(BadRequest, match="nests deeper"):
+        read_spec(json.dumps(body).encode(), "application/json")
+
+
+def test_anchors_that_save_writing_are_fine() -> None:
+    raw = b"""
+name: p
+kind: pipeline
+phases:
+  - &a {name: a, run: x, resources: {accelerators: "H100:1"}}
+  - {<<: *a, name: b, needs: [a]}
+"""
+    assert [p.name for p in read_spec(raw, "application/yaml").phases] == ["a", "b"]

@@ -3,14 +3,16 @@
 import asyncio
 import hashlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from whaleflux.common.contracts import subjects
 from whaleflux.common.contracts.agent import LogReply, LogRequest
 from whaleflux.common.contracts.assignment import blob_file, log_file, log_offset_file
-from whaleflux.common.contracts.gateway import KeyCreated, TenantCreated
+from whaleflux.common.contracts.gateway import KeyCreated, KeyRevoked, TenantCreated
 from whaleflux.gateway.shell.keys import secret_hash
 
 pytestmark = pytest.mark.integration
@@ -81,6 +83,40 @@ async def test_wrong_bodies_name_their_places(world: Any) -> None:
     problem(raw, 422, "invalid_body")
     checked = await world.http.post("/v1/validate", json={"name": "x", "run": "y"})
     assert checked.json() == {"valid": True, "name": "x", "phases": ["main"]}
+
+
+async def test_a_body_is_not_taken_in_beyond_what_a_workload_may_have(world: Any) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 64 << 20:
+            sent += 1 << 16
+            yield b" " * (1 << 16)
+
+    problem(await world.http.post("/v1/workloads", content=endless()), 413, "too_large")
+    assert sent < 2 << 20
+    claimed = {"content-length": str(10 << 30)}
+    refused = await world.http.post("/v1/validate", content=b"{}", headers=claimed)
+    problem(refused, 413, "too_large")
+
+
+async def test_a_workload_that_grows_beyond_a_message_is_refused(world: Any) -> None:
+    short = {"accelerators": ["H"] * 60_000}
+    problem(await world.submit("big", resources=short), 413, "too_large")
+
+
+async def test_a_key_that_was_revoked_elsewhere_is_refused_soon(world: Any) -> None:
+    mine = (await world.http.get("/v1/whoami")).json()
+    revoked = KeyRevoked(at=world.runtime.clock.now(), key_id=mine["key_id"], tenant=mine["tenant"])
+    await world.js.publish(
+        subjects.event(revoked.type, revoked.key_id), revoked.model_dump_json().encode()
+    )
+
+    async def refused() -> bool:
+        return bool((await world.http.get("/v1/whoami")).status_code == 401)
+
+    await world.until(refused)
 
 
 async def test_strangers_and_expired_secrets_get_nothing(world: Any) -> None:

@@ -67,7 +67,7 @@ async def serve(runtime: Runtime) -> None:
 
 
 def start_projecting(runtime: Runtime, settings: GatewaySettings, parts: Parts) -> None:
-    """Keep views, public events and the feed up in the background."""
+    """Keep views, public events, the feed and the keys up in the background."""
     projector = Projector(
         bus=runtime.bus,
         js=runtime.js,
@@ -82,6 +82,7 @@ def start_projecting(runtime: Runtime, settings: GatewaySettings, parts: Parts) 
     runtime.group.create_task(lease.keep())
     runtime.group.create_task(projector.run(lease))
     runtime.group.create_task(parts.feed.run())
+    runtime.group.create_task(parts.keys.follow(runtime.bus))
 
 
 async def build_parts(runtime: Runtime, settings: GatewaySettings, views: ViewStore) -> Parts:

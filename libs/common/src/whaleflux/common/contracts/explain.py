@@ -10,6 +10,8 @@ from typing import Any, Union
 from pydantic import BaseModel, ValidationError
 
 ALTERNATIVES_SHOWN = 12
+_SECRET_PLACES = frozenset({"envs", "secrets"})
+"""What stands below these is never repeated: errors end up in logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ def _detail(item: Mapping[str, Any], place: tuple[Any, ...], model: type[BaseMod
             return f"{item['input']!r} is none of {allowed}.{hint}"
         case _:
             given = item.get("input")
-            shown = f" (given: {_short(given)})" if not isinstance(given, dict | list) else ""
+            hidden = isinstance(given, dict | list) or not _SECRET_PLACES.isdisjoint(place)
+            shown = "" if hidden else f" (given: {_short(given)})"
             return f"{message[:1].upper()}{message[1:]}{shown}."
 
 

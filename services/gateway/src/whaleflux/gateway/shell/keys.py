@@ -1,19 +1,24 @@
 """Tenants and keys, kept in the gateway's own log; every gateway follows it."""
 
+import asyncio
 import hashlib
+import logging
 from pathlib import Path
 
+from whaleflux.common.bus import Bus, BusMessage
 from whaleflux.common.clock import Clock
 from whaleflux.common.contracts.gateway import GatewayEvent
 from whaleflux.common.decider import Decider
-from whaleflux.common.errors import Refused
+from whaleflux.common.errors import Refused, Unavailable
 from whaleflux.common.ids import Ids
 from whaleflux.common.log import Log
 from whaleflux.gateway.core.access import identify
 from whaleflux.gateway.core.decide import AdmitFirstKey, Thought, decide
 from whaleflux.gateway.core.evolve import evolve
 from whaleflux.gateway.core.state import Key, State
-from whaleflux.gateway.shell.settings import KEY_LOOK_EVERY_S
+from whaleflux.gateway.shell.settings import KEY_FOLLOW_EVERY_S, KEY_LOOK_EVERY_S
+
+_log = logging.getLogger(__name__)
 
 
 class Keys:
@@ -27,6 +32,7 @@ class Keys:
         self._clock = clock
         self._ids = ids
         self._looked_s = 0.0
+        self._wake = asyncio.Event()
 
     async def open(self, *, bootstrap_file: str, tenant: str) -> None:
         """Read the log; make the first key from *bootstrap_file* if there is none.
@@ -47,6 +53,27 @@ class Keys:
         await self._decider.cycle(
             [AdmitFirstKey(tenant, self._ids.new("key"), secret_hash(secret))]
         )
+
+    async def follow(self, bus: Bus) -> None:
+        """Take in what other gateways decide about keys, until cancelled.
+
+        Without this a key that was revoked elsewhere would be good here until the next start.
+        """
+        await bus.subscribe("wf.evt.gateway.>", self._on_event)
+        while True:
+            self._wake.clear()
+            try:
+                await self._decider.catch_up()
+            except Unavailable as error:
+                _log.warning("keys cannot be followed now", extra={"reason": error.message})
+            try:
+                async with asyncio.timeout(KEY_FOLLOW_EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _on_event(self, _message: BusMessage) -> None:
+        self._wake.set()
 
     async def identify(self, secret: str) -> Key:
         """Return the key with *secret*; an unknown one makes us look at the log again.

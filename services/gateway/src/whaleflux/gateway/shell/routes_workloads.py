@@ -29,7 +29,7 @@ from whaleflux.gateway.shell.settings import (
     PAGE_ITEMS_MAX,
     SCAN_ITEMS_MAX,
 )
-from whaleflux.gateway.shell.submission import read_spec
+from whaleflux.gateway.shell.spec_body import spec_of
 
 router = APIRouter(
     prefix="/v1",
@@ -75,7 +75,7 @@ async def submit(
         raise Refused(
             f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters.", code="invalid_request"
         )
-    spec = read_spec(await request.body(), request.headers.get("content-type", ""))
+    spec = await spec_of(request)
     result = await caller.parts.submission.submit(
         caller.key, spec, idempotency_key or secrets.token_urlsafe(24)
     )
@@ -94,7 +94,7 @@ async def submit(
 async def validate(request: Request, caller: Gated) -> ValidationOut:
     """Check a workload without submitting it."""
     caller.need(Permission.READ)
-    spec = read_spec(await request.body(), request.headers.get("content-type", ""))
+    spec = await spec_of(request)
     return ValidationOut(valid=True, name=spec.name, phases=[p.name for p in spec.phases])
 
 

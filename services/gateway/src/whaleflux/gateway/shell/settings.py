@@ -8,6 +8,8 @@ from whaleflux.common.settings import ServiceSettings
 
 BODY_BYTES_MAX = 512 * 1024
 """A workload travels in one bus message of at most 1 MiB."""
+COMMAND_BYTES_MAX = 900 * 1024
+"""A workload with all its defaults written out, and room for the fact that repeats it."""
 BLOB_BYTES_MAX = 512 * 1024 * 1024
 """A working folder larger than this belongs in a store, not in an upload."""
 PAGE_ITEMS_MAX = 200
@@ -32,6 +34,9 @@ SLOW_CLIENT_S = 30.0
 LONG_POLL_S_MAX = 30.0
 QUESTIONS_PER_TENANT_MAX = 100
 """Long polls that one tenant may have waiting; each costs a task."""
+KEY_FOLLOW_EVERY_S = 5.0
+"""How often the log of keys is read although nothing woke us: so long a lost message may let a
+revoked key live."""
 KEY_LOOK_EVERY_S = 1.0
 """How often an unknown key may make us look for new ones."""
 

@@ -1,15 +1,10 @@
 """Hands commands to the scheduler and waits to read its own write."""
 
 import asyncio
-import json
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import yaml
-from pydantic import ValidationError
+from typing import Literal
 
 from whaleflux.common.contracts import subjects
-from whaleflux.common.contracts.explain import explain_validation
 from whaleflux.common.contracts.scheduler import CancelWorkload, SubmitWorkload
 from whaleflux.common.contracts.workload import WorkloadSpec
 from whaleflux.common.errors import Refused
@@ -18,8 +13,8 @@ from whaleflux.common.jetstream import JetStream
 from whaleflux.common.observe import trace_headers
 from whaleflux.gateway.core.state import Key
 from whaleflux.gateway.core.view import Document
-from whaleflux.gateway.shell.problems import BadRequest
-from whaleflux.gateway.shell.settings import BODY_BYTES_MAX, DECISION_POLL_S, DECISION_WAIT_S
+from whaleflux.gateway.shell.settings import COMMAND_BYTES_MAX, DECISION_POLL_S, DECISION_WAIT_S
+from whaleflux.gateway.shell.spec_body import too_large
 from whaleflux.gateway.shell.view_store import ViewStore
 
 
@@ -55,9 +50,12 @@ class Submission:
         command = SubmitWorkload(
             workload_id=id_, tenant=key.tenant, user=key.user, body_hash=hashed, spec=spec
         )
+        body = command.model_dump_json().encode()
+        if len(body) > COMMAND_BYTES_MAX:
+            raise too_large(len(body))
         await self._js.publish(
             subjects.command(command.type),
-            command.model_dump_json().encode(),
+            body,
             msg_id=f"{id_}:{hashed}",
             headers={subjects.HEADER_TYPE: command.type, **trace_headers()},
         )
@@ -100,39 +98,3 @@ def _judge(document: Document, hashed: str, *, replayed: bool) -> Submitted:
     if document["state"] == "refused":
         raise Refused(document["reason"], code=document["code"].lower())
     return Submitted("replayed" if replayed else "created", document["id"], document)
-
-
-def read_spec(body: bytes, content_type: str) -> WorkloadSpec:
-    """Return the workload in *body* (JSON, or YAML by its content type).
-
-    Raises:
-        BadRequest: It cannot be read, or fields of it are wrong; each is named.
-
-    """
-    if len(body) > BODY_BYTES_MAX:
-        raise Refused(
-            f"A workload may have {BODY_BYTES_MAX // 1024} KiB at most; this one has "
-            f"{len(body) // 1024}. Keep files in `workdir`.",
-            code="too_large",
-        )
-    try:
-        parsed: Any = yaml.safe_load(body) if "yaml" in content_type else json.loads(body)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        kind = "YAML" if "yaml" in content_type else "JSON"
-        raise BadRequest(f"The body is not {kind}: {error}", (), code="invalid_body") from error
-    if not isinstance(parsed, dict):
-        raise BadRequest("The body must be one workload, as an object.", (), code="invalid_body")
-    try:
-        spec = WorkloadSpec.model_validate(parsed)
-    except ValidationError as error:
-        problems = explain_validation(error, WorkloadSpec)
-        lines = "; ".join(f"{p.pointer.strip('/') or 'workload'}: {p.detail}" for p in problems)
-        raise BadRequest(lines, problems, code="invalid_workload") from error
-    if spec.workdir is not None and not spec.workdir.startswith("sha256:"):
-        raise BadRequest(
-            "workdir must be uploaded first: PUT /v1/blobs/<sha256>, then 'sha256:<hex>'. "
-            "The command line and the SDK do that.",
-            (),
-            code="invalid_workload",
-        )
-    return spec
