@@ -57,9 +57,10 @@ def _detail(item: Mapping[str, Any], place: tuple[Any, ...], model: type[BaseMod
             hint = f" Did you mean {near!r}?" if near else ""
             return f"{item['input']!r} is none of {allowed}.{hint}"
         case _:
-            given = item.get("input")
+            given: object = item.get("input")
+            said = _short(given)
             hidden = isinstance(given, dict | list) or not _SECRET_PLACES.isdisjoint(place)
-            shown = "" if hidden else f" (given: {_short(given)})"
+            shown = "" if hidden else f" (given: {said})"
             return f"{message[:1].upper()}{message[1:]}{shown}."
 
 
