@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whaleflux.gateway.core.public import EVENTS
+from whaleflux.gateway.core.public_data import EVENTS
 from whaleflux.gateway.shell.asyncapi import document as asyncapi
 from whaleflux.gateway.shell.http_api import build_app
 
@@ -65,5 +65,13 @@ def test_a_submissions_body_is_the_workload() -> None:
     assert body["application/json"]["example"]["run"]
 
 
-def test_every_public_event_has_a_channel() -> None:
-    assert len(asyncapi()["channels"]) == len(EVENTS)
+def test_every_public_event_has_a_channel_and_says_what_it_holds() -> None:
+    document = asyncapi()
+    assert len(document["channels"]) == len(EVENTS)
+    schemas = document["components"]["schemas"]
+    for message in document["components"]["messages"].values():
+        assert message["summary"]
+        held = schemas[message["payload"]["$ref"].rpartition("/")[2]]
+        assert held["properties"] and held["required"] == list(held["properties"])
+    for part in json.dumps(document).split('"$ref": "#/components/schemas/')[1:]:
+        assert part.split('"')[0] in schemas

@@ -5,7 +5,8 @@ from typing import Any
 
 from whaleflux.common.contracts.agent import ExitKind, RunReported
 from whaleflux.common.contracts.scheduler import CancelWorkload
-from whaleflux.gateway.core.public import EVENTS, Context, PublicEvent, publish
+from whaleflux.gateway.core.public import Context, PublicEvent, publish
+from whaleflux.gateway.core.public_data import EVENTS
 from whaleflux.sim.story import START, Story
 
 SECRET = "do-not-tell"
@@ -45,6 +46,14 @@ def test_nothing_private_is_told(story: Story) -> None:
     text = json.dumps([e.data for e in whole_life(story)])
     for private in (SECRET, "body_hash", "inputs", "checkpoints/", "runs/", "manifest"):
         assert private not in text
+
+
+def test_a_field_that_a_fact_gains_is_not_told_by_itself(story: Story) -> None:
+    whole_life(story)
+    for event in story.log:
+        grown = type("Grown", (type(event),), {"__annotations__": {"internal": str}})
+        fact = grown(**{**event.model_dump(), "internal": SECRET})
+        assert SECRET not in json.dumps([public.data for public in publish(fact, context())])
 
 
 def test_every_kind_that_is_told_is_documented(story: Story) -> None:

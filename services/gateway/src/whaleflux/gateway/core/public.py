@@ -1,10 +1,11 @@
-"""What tenants may know: events of their own workloads, and the state of nodes.
+"""What tenants are told of a fact: events of their own workloads, and the state of nodes.
 
-This is a contract of its own (CloudEvents, versioned by the type's last part): internal facts can
-change without it. Nothing internal leaks: no body hashes, commands, environment or paths.
+Nothing internal leaks: no body hashes, commands, environment or paths. What an event holds is
+written down in `public_data`, field by field.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -29,30 +30,9 @@ from whaleflux.common.contracts.scheduler import (
     WorkloadRefused,
     WorkloadSubmitted,
 )
+from whaleflux.gateway.core import public_data as data
 
 TYPE_PREFIX = "io.whaleflux."
-EVENTS: Mapping[str, str] = {
-    "workload.submitted": "A workload was accepted.",
-    "workload.refused": "A workload can never run as it stands.",
-    "workload.cancelling": "Somebody asked for a workload to end.",
-    "workload.ended": "All runs of a workload are over.",
-    "loop.ended": "A loop of a pipeline will not go round again.",
-    "run.queued": "An attempt waits for GPUs.",
-    "run.placed": "An attempt has its GPUs.",
-    "run.explained": "Why a run waits, whenever that changes.",
-    "run.started": "All members of an attempt run.",
-    "run.stopping": "An attempt's members were told to save and exit.",
-    "run.ended": "An attempt is over.",
-    "run.reported": "A program reported progress or metrics.",
-    "member.recorded": "A member's program was executed.",
-    "member.released": "A member is gone and gave its GPUs back.",
-    "checkpoint.recorded": "A checkpoint is complete and may be resumed from.",
-    "node.joined": "A node and its GPUs belong to the fleet.",
-    "node.lost": "A node is silent; nothing new starts there.",
-    "node.fenced": "No member can be alive on a lost node any more.",
-    "node.returned": "A lost node may be used again.",
-}
-"""Every public event, with what it says."""
 Internal: TypeAlias = SchedulerEvent | AgentEvent | FailoverEvent
 
 
@@ -84,97 +64,111 @@ class Context:
 def publish(event: Internal, context: Context) -> list[PublicEvent]:
     """Return what tenants are told of *event*; often nothing."""
     match event:
-        case WorkloadSubmitted() | WorkloadRefused() | WorkloadCancelling() | WorkloadEnded():
-            return [_workload(event)]
-        case LoopEnded():
-            data = {"loop": event.loop, "iterations": event.iterations, "reason": event.reason}
-            return [_public(event, "loop.ended", event.workload_id, event.tenant, data)]
+        case (
+            WorkloadSubmitted()
+            | WorkloadRefused()
+            | WorkloadCancelling()
+            | WorkloadEnded()
+            | LoopEnded()
+        ):
+            return [_public(event, event.workload_id, event.tenant, _workload(event))]
         case RunReported():
             tenant = context.tenant_of(event.run_id)
-            if tenant is None:
-                return []
-            data = event.model_dump(mode="json", exclude={"type", "at", "node_id"})
-            return [_public(event, "run.reported", event.run_id, tenant, data)]
+            return [] if tenant is None else [_public(event, event.run_id, tenant, _report(event))]
         case NodeJoined() | NodeLost() | NodeFenced() | NodeReturned():
-            return _node(event, context)
-        case (
-            RunQueued()
-            | RunPlaced()
-            | RunExplained()
-            | RunStarted()
-            | RunStopping()
-            | RunEnded()
-            | MemberRecorded()
-            | MemberReleased()
-            | CheckpointRecorded()
-        ):
-            return [_run(event, context)]
+            told = _node(event, context)
+            return [_public(event, event.node_id, tenant, told) for tenant in context.operators]
+        case RunQueued() | RunPlaced() | RunExplained() | RunStarted() | RunStopping() | RunEnded():
+            return [_public(event, event.run_id, event.tenant, _run(event, context))]
+        case MemberRecorded() | MemberReleased() | CheckpointRecorded():
+            return [_public(event, event.run_id, event.tenant, _member(event, context))]
         case _:
             return []
 
 
-def _public(
-    event: Internal, type_: str, subject: str, tenant: str, data: dict[str, Any]
-) -> PublicEvent:
-    return PublicEvent(type_, tenant, subject, event.at, data)
+def _public(event: Internal, subject: str, tenant: str, told: data.PublicData) -> PublicEvent:
+    kind = data.KINDS[type(told)]
+    return PublicEvent(kind, tenant, subject, event.at, told.model_dump(mode="json"))
 
 
 def _workload(
-    event: WorkloadSubmitted | WorkloadRefused | WorkloadCancelling | WorkloadEnded,
-) -> PublicEvent:
-    data: dict[str, Any] = {"workload_id": event.workload_id}
+    event: WorkloadSubmitted | WorkloadRefused | WorkloadCancelling | WorkloadEnded | LoopEnded,
+) -> data.PublicData:
+    id_ = event.workload_id
     match event:
         case WorkloadSubmitted():
-            kind = "workload.submitted"
-            data |= {
-                "name": event.spec.name,
-                "kind": event.spec.kind.value,
-                "project": event.spec.project,
-                "user": event.user,
-                "phases": [p.name for p in event.spec.phases],
-            }
+            return data.WorkloadSubmittedData(
+                workload_id=id_,
+                name=event.spec.name,
+                kind=event.spec.kind.value,
+                project=event.spec.project,
+                user=event.user,
+                phases=tuple(phase.name for phase in event.spec.phases),
+            )
         case WorkloadRefused():
-            kind = "workload.refused"
-            data |= {"name": event.name, "code": event.code, "reason": event.reason}
+            return data.WorkloadRefusedData(
+                workload_id=id_, name=event.name, code=event.code, reason=event.reason
+            )
         case WorkloadCancelling():
-            kind = "workload.cancelling"
-            data |= {"user": event.user}
+            return data.WorkloadCancellingData(workload_id=id_, user=event.user)
         case WorkloadEnded():
-            kind = "workload.ended"
-            data |= {"outcome": event.outcome.value, "reason": event.reason}
-    return _public(event, kind, event.workload_id, event.tenant, data)
+            return data.WorkloadEndedData(
+                workload_id=id_, outcome=event.outcome.value, reason=event.reason
+            )
+        case LoopEnded():
+            return data.LoopEndedData(
+                loop=event.loop, iterations=event.iterations, reason=event.reason
+            )
 
 
-_RunFact: TypeAlias = (
-    RunQueued
-    | RunPlaced
-    | RunExplained
-    | RunStarted
-    | RunStopping
-    | RunEnded
-    | MemberRecorded
-    | MemberReleased
-    | CheckpointRecorded
-)
-_PRIVATE = {"type", "at", "tenant", "inputs", "resume_from", "checkpoint"}
-
-
-def _run(event: _RunFact, context: Context) -> PublicEvent:
-    data = event.model_dump(mode="json", exclude=_PRIVATE)
+def _run(
+    event: RunQueued | RunPlaced | RunExplained | RunStarted | RunStopping | RunEnded,
+    context: Context,
+) -> data.PublicData:
+    about: dict[str, Any] = {
+        "run_id": event.run_id,
+        "workload_id": event.workload_id,
+        "attempt": event.attempt,
+    }
     match event:
         case RunQueued():
-            data["resume_from_step"] = event.resume_from[0].step if event.resume_from else None
+            return data.RunQueuedData(
+                **about,
+                phase=event.phase,
+                iteration=event.iteration,
+                role=event.role,
+                reason=event.reason,
+                resume_from_step=event.resume_from[0].step if event.resume_from else None,
+            )
         case RunPlaced():
-            data["simulated"] = _any(context.simulated(m.node_id) for m in event.members)
-        case MemberRecorded() | MemberReleased():
-            data["simulated"] = context.simulated(event.node_id)
-        case CheckpointRecorded():
-            kept = event.checkpoint
-            data |= {"attempt": kept.attempt, "step": kept.step, "safe": kept.safe}
-        case _:
-            pass
-    _service, entity, participle, _version = event.type.split(".")
-    return _public(event, f"{entity}.{participle}", event.run_id, event.tenant, data)
+            return _placed(event, context, about)
+        case RunExplained():
+            return data.RunExplainedData(**about, explanation=_explanation(event))
+        case RunStarted():
+            return data.RunStartedData(**about)
+        case RunStopping():
+            return data.RunStoppingData(**about, reason=event.reason)
+        case RunEnded():
+            return data.RunEndedData(
+                **about,
+                outcome=event.outcome.value,
+                reason=event.reason,
+                final=event.final,
+                metrics=event.metrics,
+            )
+
+
+def _placed(event: RunPlaced, context: Context, about: dict[str, Any]) -> data.PublicData:
+    return data.RunPlacedData(
+        **about,
+        gpu_type=event.gpu_type,
+        members=tuple(
+            data.PlacedMember(rank=m.rank, node_id=m.node_id, gpus=m.gpus, handover=m.handover)
+            for m in event.members
+        ),
+        why=event.why,
+        simulated=_any(context.simulated(m.node_id) for m in event.members),
+    )
 
 
 def _any(flags: Iterable[bool | None]) -> bool | None:
@@ -182,26 +176,81 @@ def _any(flags: Iterable[bool | None]) -> bool | None:
     return any(known) if known else None
 
 
+def _explanation(event: RunExplained) -> data.WaitExplanation:
+    said = event.explanation
+    return data.WaitExplanation(
+        code=said.code.value,
+        sentence=said.sentence,
+        funnel=tuple(data.FunnelStage(filter=step.filter, gpus=step.gpus) for step in said.funnel),
+        starts_if=said.starts_if,
+    )
+
+
+def _report(event: RunReported) -> data.PublicData:
+    return data.RunReportedData(
+        run_id=event.run_id,
+        attempt=event.attempt,
+        rank=event.rank,
+        step=event.step,
+        progress=event.progress,
+        metrics=event.metrics,
+    )
+
+
+def _member(
+    event: MemberRecorded | MemberReleased | CheckpointRecorded, context: Context
+) -> data.PublicData:
+    about: dict[str, Any] = {"run_id": event.run_id, "workload_id": event.workload_id}
+    if isinstance(event, CheckpointRecorded):
+        kept = event.checkpoint
+        return data.CheckpointRecordedData(
+            **about, attempt=kept.attempt, step=kept.step, safe=kept.safe
+        )
+    about |= {
+        "attempt": event.attempt,
+        "rank": event.rank,
+        "node_id": event.node_id,
+        "simulated": context.simulated(event.node_id),
+    }
+    if isinstance(event, MemberRecorded):
+        return data.MemberRecordedData(
+            **about,
+            handover_gap_ms=event.handover_gap_ms,
+            resumed_from_step=event.resumed_from_step,
+        )
+    return data.MemberReleasedData(
+        **about,
+        kind=event.kind.value,
+        exit_code=event.exit_code,
+        signal=event.signal,
+        reason=event.reason,
+        last_step=event.last_step,
+        metrics=event.metrics,
+    )
+
+
 def _node(
     event: NodeJoined | NodeLost | NodeFenced | NodeReturned, context: Context
-) -> list[PublicEvent]:
-    data: dict[str, Any] = {"node_id": event.node_id}
+) -> data.PublicData:
+    id_ = event.node_id
+    if isinstance(event, NodeJoined):
+        types = Counter(gpu.type for gpu in event.gpus)
+        return data.NodeJoinedData(node_id=id_, gpus=types, simulated=event.simulated)
+    simulated = context.simulated(id_)
     match event:
-        case NodeJoined():
-            kind = "node.joined"
-            types: dict[str, int] = {}
-            for gpu in event.gpus:
-                types[gpu.type] = types.get(gpu.type, 0) + 1
-            data |= {"gpus": types, "simulated": event.simulated}
         case NodeLost():
-            kind = "node.lost"
-            data |= {"incident": event.incident, "silent_s": event.silent_s}
+            return data.NodeLostData(
+                node_id=id_,
+                incident=event.incident,
+                silent_s=event.silent_s,
+                simulated=simulated,
+            )
         case NodeFenced():
-            kind = "node.fenced"
-            data |= {"incident": event.incident, "fencing": event.fencing.value}
+            return data.NodeFencedData(
+                node_id=id_,
+                incident=event.incident,
+                fencing=event.fencing.value,
+                simulated=simulated,
+            )
         case NodeReturned():
-            kind = "node.returned"
-            data |= {"incident": event.incident}
-    if not isinstance(event, NodeJoined):
-        data["simulated"] = context.simulated(event.node_id)
-    return [_public(event, kind, event.node_id, tenant, data) for tenant in context.operators]
+            return data.NodeReturnedData(node_id=id_, incident=event.incident, simulated=simulated)
