@@ -99,6 +99,14 @@ class Tasks:
         self._tasks.append(task)
         return task
 
+    async def stop(self, *names: str) -> None:
+        """Cancel the tasks of these coroutines, as the end of their process would."""
+        chosen = [t for t in self._tasks if getattr(t.get_coro(), "__qualname__", "") in names]
+        assert len(chosen) == len(names)
+        for task in chosen:
+            task.cancel()
+        await asyncio.wait(chosen, timeout=10)
+
     async def end(self) -> None:
         """Cancel what runs and raise what had failed."""
         failed = [t for t in self._tasks if t.done() and not t.cancelled() and t.exception()]

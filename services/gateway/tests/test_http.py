@@ -301,6 +301,66 @@ async def test_a_log_comes_from_its_agent_and_else_from_the_store(world: Any) ->
     problem(await world.http.get(path, params={"phase": "none"}), 404, "not_found")
 
 
+async def followed(world: Any, path: str, **params: Any) -> list[dict[str, Any]]:
+    """Follow a log to its end and return the pieces."""
+    async with asyncio.timeout(20):
+        answer = await world.http.get(path, params={"follow": "true", **params})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+async def test_a_log_is_followed_from_before_its_start_until_its_end(world: Any) -> None:
+    await world.node()
+    id_ = (await world.submit(resources={"accelerators": "H100:1"})).json()["id"]
+    path = f"/v1/workloads/{id_}/logs"
+    text = b"one\ntwo\nthree\n"
+    asked = 0
+
+    async def there() -> bool:
+        return bool((await world.http.get(f"/v1/runs/{id_}-main-1")).json().get("members"))
+
+    await world.until(there)
+
+    async def agent(message: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        begins = LogRequest.model_validate_json(message.body).offset
+        written = min(len(text), 4 * max(asked - 2, 0))
+        reply = LogReply(
+            found=asked > 1,
+            text=text[begins:written].decode(),
+            next_offset=written,
+            ended=written == len(text),
+        )
+        return reply.model_dump_json().encode()
+
+    following = asyncio.ensure_future(followed(world, path))
+    stop = await world.runtime.bus.answer("wf.qry.agent.h100-0.logs", agent)
+    pieces = await following
+    assert "".join(piece["text"] for piece in pieces) == text.decode()
+    assert [piece["ended"] for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    resumed = await followed(world, path, offset=8)
+    assert "".join(piece["text"] for piece in resumed) == "three\n"
+    await stop()
+    for wrong in ({"rank": 3}, {"attempt": 9}, {"phase": "none"}):
+        answer = await world.http.get(path, params={"follow": "true", **wrong})
+        problem(answer, 404, "not_found")
+
+
+async def test_a_log_that_nobody_has_is_given_up(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whaleflux.gateway.shell.logs.LOG_MISSES_MAX", 1)
+    await world.node()
+    id_ = (await world.submit(resources={"accelerators": "H100:1"})).json()["id"]
+
+    async def there() -> bool:
+        return bool((await world.http.get(f"/v1/runs/{id_}-main-1")).json().get("members"))
+
+    await world.until(there)
+    assert await followed(world, f"/v1/workloads/{id_}/logs") == []
+
+
 async def test_without_a_decision_the_answer_is_202_and_the_workload_is_found_later(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

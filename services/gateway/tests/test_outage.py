@@ -124,7 +124,7 @@ async def served(world: Any) -> AsyncIterator[int]:
 async def test_who_does_not_read_is_let_go_and_others_are_served_on(
     world: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("whaleflux.gateway.shell.routes_events.SLOW_CLIENT_S", 0.5)
+    monkeypatch.setattr("whaleflux.gateway.shell.stream_out.SLOW_CLIENT_S", 0.5)
     caplog.set_level("INFO", logger="whaleflux.gateway")
     await world.submit("one")
     before = (await world.js.stream_state("PUB")).last_seq
@@ -141,7 +141,7 @@ async def test_who_does_not_read_is_let_go_and_others_are_served_on(
             head = f"GET /v1/events?since=0 HTTP/1.1\r\nhost: x\r\nauthorization: {secret}\r\n\r\n"
             await loop.sock_sendall(lazy, head.encode())
             assert await read_along(port, secret, before) == BIG_EVENTS
-            await eventually(lambda: "subscriber dropped" in caplog.text)
+            await eventually(lambda: "reader dropped" in caplog.text)
 
 
 async def read_along(port: int, secret: str, since: int) -> int:

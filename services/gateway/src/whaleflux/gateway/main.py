@@ -19,6 +19,7 @@ from whaleflux.common.runtime import Runtime, run
 from whaleflux.common.streams import ensure_streams
 from whaleflux.common.valkey_cache import ValkeyCache
 from whaleflux.gateway.shell.blobs import Blobs
+from whaleflux.gateway.shell.decisions import Decisions
 from whaleflux.gateway.shell.feed import Feed
 from whaleflux.gateway.shell.gate import Parts
 from whaleflux.gateway.shell.http_api import build_app
@@ -72,6 +73,7 @@ def start_projecting(runtime: Runtime, settings: GatewaySettings, parts: Parts) 
         bus=runtime.bus,
         js=runtime.js,
         views=parts.views,
+        decisions=parts.decisions,
         cell=settings.cell,
         operators=(settings.tenant,),
         say=lambda ok, detail: runtime.health.set("projector", ok, detail),
@@ -97,12 +99,15 @@ async def build_parts(runtime: Runtime, settings: GatewaySettings, views: ViewSt
     await keys.open(bootstrap_file=settings.bootstrap_key_file, tenant=settings.tenant)
     feed = Feed(runtime.bus, runtime.js)
     await feed.open()
+    decisions = Decisions(runtime.bus)
+    await decisions.open()
     store = settings.stores.get(STORE)
     return Parts(
         bus=runtime.bus,
         keys=keys,
         views=views,
-        submission=Submission(runtime.js, views),
+        submission=Submission(runtime.js, views, decisions),
+        decisions=decisions,
         feed=feed,
         blobs=Blobs(store),
         logs=Logs(runtime.bus, store),

@@ -9,6 +9,7 @@ samples      wf.smp.<node>
 public       wf.pub.<tenant>.<entity>.<participle>.<id>
 dead letters wf.dlq.<service>
 leases       wf.lease.<key>
+notices      wf.ntc.<service>.<name>   (stored nowhere, at most once: only to look sooner)
 """
 
 STREAM_ASSIGNMENTS = "ASSIGNMENTS"
@@ -83,6 +84,11 @@ def public(tenant: str, entity: str, participle: str, id_: str) -> str:
 def dead_letter(service: str) -> str:
     """Return where *service* puts what it cannot read."""
     return f"wf.dlq.{service}"
+
+
+def notice(service: str, name: str) -> str:
+    """Return where *service* says that it is worth looking again; such a message may be lost."""
+    return f"wf.ntc.{service}.{name}"
 
 
 def lease(key: str) -> str:

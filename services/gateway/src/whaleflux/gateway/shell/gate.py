@@ -11,6 +11,7 @@ from whaleflux.gateway.core.access import Permission, require
 from whaleflux.gateway.core.state import Key
 from whaleflux.gateway.core.view import Document
 from whaleflux.gateway.shell.blobs import Blobs
+from whaleflux.gateway.shell.decisions import Decisions
 from whaleflux.gateway.shell.feed import Feed
 from whaleflux.gateway.shell.keys import Keys
 from whaleflux.gateway.shell.logs import Logs
@@ -26,6 +27,7 @@ class Parts:
     keys: Keys
     views: ViewStore
     submission: Submission
+    decisions: Decisions
     feed: Feed
     blobs: Blobs
     logs: Logs

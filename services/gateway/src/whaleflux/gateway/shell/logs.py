@@ -1,6 +1,7 @@
 """Members' logs: from the agent that has them, else the tail that was kept in the store."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ from whaleflux.common.contracts.agent import LogReply, LogRequest
 from whaleflux.common.contracts.assignment import log_file, log_offset_file
 from whaleflux.common.errors import Refused, Unavailable
 from whaleflux.gateway.core.view import Document
-from whaleflux.gateway.shell.settings import AGENT_TIMEOUT_S
+from whaleflux.gateway.shell.settings import (
+    AGENT_TIMEOUT_S,
+    HEARTBEAT_S,
+    LOG_MISSES_MAX,
+    LOG_POLL_S,
+)
 
 PIECE_BYTES_MAX = 262_144
 
@@ -31,7 +37,7 @@ class Logs:
             Unavailable: Neither its agent nor the store can be read now.
 
         """
-        node_id = _node_of(run, attempt, rank)
+        node_id = node_of(run, attempt, rank)
         answer: LogReply | None = None
         reason = ""
         if node_id is not None:
@@ -50,6 +56,38 @@ class Logs:
                 code="log_unavailable",
             )
         return {"found": False, "offset": offset, "text": "", "next_offset": offset, "ended": False}
+
+    async def follow(
+        self, look: Callable[[], Awaitable[Document]], *, attempt: int, rank: int, offset: int
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield a member's log piece by piece, from before its start to its end.
+
+        *look* returns the run as it stands now. Silence is broken by empty pieces. The last piece
+        says `ended`; without one the log could not be reached any more, and one may come back
+        with the last `next_offset`.
+        """
+        loop = asyncio.get_running_loop()
+        misses = 0
+        quiet_until_s = loop.time() + HEARTBEAT_S
+        while misses <= LOG_MISSES_MAX:
+            # Looked at before the log is read: what was written before the end is not missed.
+            run = await look()
+            over = run["attempt"] > attempt or run["ended_at"] is not None
+            try:
+                piece = await self.read(run, attempt=attempt, rank=rank, offset=offset)
+            except Unavailable:
+                misses += 1
+                await asyncio.sleep(LOG_POLL_S)
+                continue
+            misses = misses + 1 if over and not piece["found"] else 0
+            offset = piece["next_offset"]
+            if piece["text"] or piece["ended"] or loop.time() >= quiet_until_s:
+                quiet_until_s = loop.time() + HEARTBEAT_S
+                yield piece
+            if piece["ended"]:
+                return
+            if not piece["text"]:
+                await asyncio.sleep(LOG_POLL_S)
 
     async def _ask(
         self, node_id: str, run_id: str, attempt: int, rank: int, offset: int
@@ -91,7 +129,13 @@ def _number(path: Path) -> int:
         return 0
 
 
-def _node_of(run: Document, attempt: int, rank: int) -> str | None:
+def node_of(run: Document, attempt: int, rank: int) -> str | None:
+    """Return the node that runs or ran a member, None while that is not decided.
+
+    Raises:
+        Refused: There is no such attempt, or no such rank in it.
+
+    """
     if attempt == run["attempt"]:
         members = run["members"]
     else:

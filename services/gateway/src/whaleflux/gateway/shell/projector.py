@@ -15,6 +15,7 @@ from whaleflux.common.lease import LeaderLease
 from whaleflux.common.log import Conflict
 from whaleflux.gateway.core.public import TYPE_PREFIX, Context, PublicEvent, publish
 from whaleflux.gateway.core.view import Shown
+from whaleflux.gateway.shell.decisions import Decisions
 from whaleflux.gateway.shell.settings import IDLE_LOOK_S, PROJECT_EVENTS_MAX
 from whaleflux.gateway.shell.sources import SourceLog, read_events, source_logs
 from whaleflux.gateway.shell.view_store import ViewStore
@@ -37,6 +38,7 @@ class Projector:
         bus: Bus,
         js: JetStream,
         views: ViewStore,
+        decisions: Decisions,
         cell: str,
         operators: tuple[str, ...],
         say: Callable[[bool, str], None],
@@ -44,6 +46,7 @@ class Projector:
         """*operators* are the tenants that see nodes; *say* reports health."""
         self._bus = bus
         self._views = views
+        self._decisions = decisions
         self._sources = source_logs(cell)
         self._js = js
         self._teller = Teller(js, views, self._sources, operators)
@@ -91,7 +94,8 @@ class Projector:
             events = await read_events(self._js, source, after_seq=position)
             if events:
                 try:
-                    await self._views.project(source.stream, events, after_seq=position)
+                    decided = await self._views.project(source.stream, events, after_seq=position)
+                    await self._decisions.tell(decided)
                 except Conflict:
                     _log.info("another gateway folded first, looking again")
                     return True

@@ -2,28 +2,24 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from fastapi.responses import StreamingResponse
-from starlette.types import Message, Send
 
 from whaleflux.common.errors import Refused, Unavailable
 from whaleflux.gateway.core.access import Permission
 from whaleflux.gateway.shell.feed import Feed, FeedEvent, Resync
 from whaleflux.gateway.shell.gate import Gated
 from whaleflux.gateway.shell.problems import Problem
-from whaleflux.gateway.shell.settings import HEARTBEAT_S, SLOW_CLIENT_S
+from whaleflux.gateway.shell.settings import HEARTBEAT_S
+from whaleflux.gateway.shell.stream_out import StreamOut
 
 RETRY_MS = 1_000
 RESYNC_DETAIL = {
     "too_old": "older events are not kept any more",
     "too_new": "this cursor was made for another stream; all that is kept follows",
 }
-
-_log = logging.getLogger(__name__)
 
 router = APIRouter(
     prefix="/v1",
@@ -32,29 +28,10 @@ router = APIRouter(
 )
 
 
-class EventStream(StreamingResponse):
-    """A stream that lets go of a reader who does not read; its cursor lets it come back."""
-
-    media_type = "text/event-stream"
-
-    async def stream_response(self, send: Send) -> None:
-        """Send frame by frame; each must be taken within `SLOW_CLIENT_S`."""
-
-        async def hurried(message: Message) -> None:
-            async with asyncio.timeout(SLOW_CLIENT_S):
-                await send(message)
-
-        try:
-            await super().stream_response(hurried)
-        except TimeoutError:
-            # Returning without an end makes the server close the connection.
-            _log.info("subscriber dropped, it does not read")
-
-
 @router.get(
     "/events",
     operation_id="streamEvents",
-    response_class=EventStream,
+    response_class=StreamOut,
     responses={
         200: {"content": {"text/event-stream": {}}, "description": "CloudEvents, one a frame"}
     },
@@ -64,7 +41,7 @@ async def stream(
     since: Annotated[int | None, Query(ge=0, description="cursor; absent: from now on")] = None,
     types: Annotated[str | None, Query(description="`run.placed,workload.*`")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> EventStream:
+) -> StreamOut:
     """Stream the tenant's events; `Last-Event-ID` or `since` resumes without a gap."""
     caller.need(Permission.READ)
     cursor = since
@@ -76,8 +53,9 @@ async def stream(
         cursor = int(last_event_id)
     wanted = tuple(t.strip() for t in types.split(",")) if types else ()
     frames = _frames(caller.parts.feed, caller.key.tenant, cursor, wanted)
-    return EventStream(
+    return StreamOut(
         frames,
+        media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 

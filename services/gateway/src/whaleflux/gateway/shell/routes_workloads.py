@@ -1,10 +1,12 @@
 """`/v1/workloads` and `/v1/runs`: submit, list, watch, explain, cancel, logs."""
 
+import json
 import secrets
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from whaleflux.common.contracts.workload import JOB_PHASE
 from whaleflux.common.errors import Refused
@@ -12,6 +14,7 @@ from whaleflux.gateway.core.access import Permission
 from whaleflux.gateway.core.view import Document
 from whaleflux.gateway.core.view_report import history
 from whaleflux.gateway.shell.gate import Gated, shown
+from whaleflux.gateway.shell.logs import node_of
 from whaleflux.gateway.shell.problems import Problem
 from whaleflux.gateway.shell.schemas import (
     EXAMPLE_WORKLOAD,
@@ -30,6 +33,7 @@ from whaleflux.gateway.shell.settings import (
     SCAN_ITEMS_MAX,
 )
 from whaleflux.gateway.shell.spec_body import spec_of
+from whaleflux.gateway.shell.stream_out import StreamOut
 
 router = APIRouter(
     prefix="/v1",
@@ -118,10 +122,10 @@ async def list_workloads(
     wanted = {"state": state, "kind": kind, "name": name}
     wanted = {key: value for key, value in wanted.items() if value is not None}
     scanned = 0
+    # Without a filter every workload that is read is shown.
+    size = PAGE_ITEMS_MAX if wanted else limit
     while len(items) < limit and scanned < SCAN_ITEMS_MAX:
-        page = await caller.parts.views.workload_page(
-            caller.key.tenant, below=below, limit=PAGE_ITEMS_MAX
-        )
+        page = await caller.parts.views.workload_page(caller.key.tenant, below=below, limit=size)
         documents = await caller.parts.views.documents("workload", [id_ for id_, _ in page])
         scanned += len(page)
         for document in documents:
@@ -129,7 +133,7 @@ async def list_workloads(
                 below = float(document["seq"])
                 if all(document[key] == value for key, value in wanted.items()):
                     items.append(document)
-        if len(page) < PAGE_ITEMS_MAX and len(items) < limit:
+        if len(page) < size and len(items) < limit:
             below = None
             break
     following = None if below is None else str(int(below))
@@ -244,7 +248,17 @@ def _explanation(code: str, sentence: str) -> dict[str, Any]:
     return {"code": code, "sentence": sentence, "funnel": [], "starts_if": []}
 
 
-@router.get("/workloads/{workload}/logs", operation_id="readLog", response_model=LogOut)
+@router.get(
+    "/workloads/{workload}/logs",
+    operation_id="readLog",
+    response_model=LogOut,
+    responses={
+        200: {
+            "content": {"application/x-ndjson": {}},
+            "description": "A piece; with `follow`, one piece a line until one says `ended`",
+        }
+    },
+)
 async def logs(
     caller: Gated,
     workload: str,
@@ -253,8 +267,9 @@ async def logs(
     attempt: Annotated[int | None, Query(ge=1)] = None,
     rank: Annotated[int, Query(ge=0)] = 0,
     offset: Annotated[int, Query(ge=0)] = 0,
-) -> JSONResponse:
-    """Return a piece of one member's log, from a byte offset on."""
+    follow: Annotated[bool, Query(description="go on until the member's log has ended")] = False,
+) -> Response:
+    """Return a piece of one member's log, from a byte offset on; or all of it as it is written."""
     caller.need(Permission.READ)
     document = await caller.workload(workload)
     runs = await caller.runs(document)
@@ -270,7 +285,22 @@ async def logs(
             code="not_found",
         )
     run = chosen[-1]
-    piece = await caller.parts.logs.read(
-        run, attempt=attempt or run["attempt"], rank=rank, offset=offset
-    )
-    return JSONResponse(piece)
+    attempt = attempt or run["attempt"]
+    if not follow:
+        piece = await caller.parts.logs.read(run, attempt=attempt, rank=rank, offset=offset)
+        return JSONResponse(piece)
+    node_of(run, attempt, rank)
+
+    async def look() -> Document:
+        return await caller.run(run["id"])
+
+    pieces = caller.parts.logs.follow(look, attempt=attempt, rank=rank, offset=offset)
+    return StreamOut(_lines(pieces), media_type="application/x-ndjson")
+
+
+async def _lines(pieces: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async for piece in pieces:
+            yield json.dumps(piece, separators=(",", ":")).encode() + b"\n"
+    finally:
+        await pieces.aclose()

@@ -18,9 +18,13 @@ SCAN_ITEMS_MAX = 2_000
 """Workloads looked at for one page of a filtered list; the cursor goes on where it stopped."""
 DECISION_WAIT_S = 2.0
 """How long a submission waits to read its own write; then the answer is 202."""
-DECISION_POLL_S = 0.005
+DECISION_LOOK_S = 0.5
+"""How often the view is looked at although no notice came, because a notice may be lost."""
 AGENT_TIMEOUT_S = 3.0
 LOG_POLL_S = 0.3
+"""How often an agent is asked for more of a log that is followed."""
+LOG_MISSES_MAX = 40
+"""Twelve seconds in which neither the agent nor the store has the log that is followed."""
 PROJECT_EVENTS_MAX = 500
 """Events folded into the views in one transaction."""
 IDLE_LOOK_S = 1.0

@@ -13,7 +13,8 @@ from whaleflux.common.jetstream import JetStream
 from whaleflux.common.observe import trace_headers
 from whaleflux.gateway.core.state import Key
 from whaleflux.gateway.core.view import Document
-from whaleflux.gateway.shell.settings import COMMAND_BYTES_MAX, DECISION_POLL_S, DECISION_WAIT_S
+from whaleflux.gateway.shell.decisions import Decisions
+from whaleflux.gateway.shell.settings import COMMAND_BYTES_MAX, DECISION_LOOK_S, DECISION_WAIT_S
 from whaleflux.gateway.shell.spec_body import too_large
 from whaleflux.gateway.shell.view_store import ViewStore
 
@@ -30,10 +31,11 @@ class Submitted:
 class Submission:
     """Submits and cancels workloads."""
 
-    def __init__(self, js: JetStream, views: ViewStore) -> None:
-        """Command by *js*; read the outcome in *views*."""
+    def __init__(self, js: JetStream, views: ViewStore, decisions: Decisions) -> None:
+        """Command by *js*; read the outcome in *views* once *decisions* says it may be there."""
         self._js = js
         self._views = views
+        self._decisions = decisions
 
     async def submit(self, key: Key, spec: WorkloadSpec, idempotency_key: str) -> Submitted:
         """Submit *spec* once, however often it is called with this *idempotency_key*.
@@ -53,13 +55,14 @@ class Submission:
         body = command.model_dump_json().encode()
         if len(body) > COMMAND_BYTES_MAX:
             raise too_large(len(body))
-        await self._js.publish(
-            subjects.command(command.type),
-            body,
-            msg_id=f"{id_}:{hashed}",
-            headers={subjects.HEADER_TYPE: command.type, **trace_headers()},
-        )
-        decided = await self._decided(id_)
+        with self._decisions.expecting(id_) as news:
+            await self._js.publish(
+                subjects.command(command.type),
+                body,
+                msg_id=f"{id_}:{hashed}",
+                headers={subjects.HEADER_TYPE: command.type, **trace_headers()},
+            )
+            decided = await self._decided(id_, news)
         if decided is None:
             return Submitted("undecided", id_, None)
         return _judge(decided, hashed, replayed=False)
@@ -73,17 +76,21 @@ class Submission:
             headers={subjects.HEADER_TYPE: command.type, **trace_headers()},
         )
 
-    async def _decided(self, id_: str) -> Document | None:
+    async def _decided(self, id_: str, news: asyncio.Event) -> Document | None:
         """Return the workload once its decision is in the view, None if that takes too long."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DECISION_WAIT_S
-        pause_s = DECISION_POLL_S
-        while loop.time() < deadline:
+        deadline_s = loop.time() + DECISION_WAIT_S
+        while (left_s := deadline_s - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(min(left_s, DECISION_LOOK_S)):
+                    await news.wait()
+            except TimeoutError:
+                # A notice may be lost; the view is what counts.
+                pass
+            news.clear()
             found = await self._views.document("workload", id_)
             if found is not None:
                 return found
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.1)
         return None
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whaleflux.common.contracts.scheduler import WorkloadRefused, WorkloadSubmitted
 from whaleflux.common.valkey_cache import Cache, Op
 from whaleflux.gateway.core.view import Document, View, changed, fold, keys
 from whaleflux.gateway.core.view import Shown as Event
@@ -34,8 +35,10 @@ class ViewStore:
 
     async def project(
         self, stream: str, events: Sequence[tuple[int, Event | None]], *, after_seq: int
-    ) -> None:
+    ) -> list[str]:
         """Fold *events* of *stream*, all or nothing, together with the new position.
+
+        Return the workloads on which they decide.
 
         Raises:
             Conflict: Somebody else has folded on from *after_seq*; nothing was changed.
@@ -52,6 +55,11 @@ class ViewStore:
         ops.append(Op("set", position, str(events[-1][0])))
         stands = str(after_seq).encode() if after_seq else None
         await self._cache.apply(ops, only_if={position: stands})
+        return [
+            event.workload_id
+            for _, event in events
+            if isinstance(event, WorkloadSubmitted | WorkloadRefused)
+        ]
 
     async def _load(self, events: Sequence[Event]) -> View:
         wanted = sorted({key for event in events for key in keys(event)})
