@@ -11,6 +11,7 @@ between printing and keeping the cursor.
 import argparse
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,13 @@ async def ask(client: Any, tenant: str, question: dict[str, Any]) -> dict[str, A
     )
     found: dict[str, Any] = json.loads(answer.data)
     return found
+
+
+def keep(cursor: int, file: Path) -> None:
+    """Write the cursor so that a crash leaves the old one or the new one."""
+    beside = file.with_name(f".{file.name}.new")
+    beside.write_text(str(cursor))
+    beside.replace(file)
 
 
 async def follow(login: dict[str, str], cursor_file: Path | None, count: int | None) -> None:
@@ -49,16 +57,24 @@ async def follow(login: dict[str, str], cursor_file: Path | None, count: int | N
         except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
             await asyncio.sleep(RETRY_S)
             continue
-        if answer.get("error") == "too_old":
-            print(json.dumps({"type": "resync", "first_seq": answer["first_seq"]}), flush=True)
+        if "first_seq" in answer:
+            # The cursor is older than everything that is kept, or was made for another stream.
+            resync = {"type": "resync", "why": answer["error"], "first_seq": answer["first_seq"]}
+            print(json.dumps(resync), flush=True)
             cursor = answer["first_seq"] - 1
+            continue
+        if answer.get("error") == "invalid_request":
+            raise SystemExit(f"the gateway does not take this question: {answer['detail']}")
+        if "error" in answer:
+            print(f"not now: {answer['error']}", file=sys.stderr)
+            await asyncio.sleep(RETRY_S)
             continue
         for event in answer["events"]:
             print(json.dumps(event), flush=True)
         printed += len(answer["events"])
         cursor = answer["last"]
         if cursor_file:
-            cursor_file.write_text(str(cursor))
+            keep(cursor, cursor_file)
     await client.close()
 
 
