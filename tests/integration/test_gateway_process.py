@@ -162,6 +162,19 @@ async def test_it_stops_at_once_although_clients_still_listen(gateways: Gateways
     assert took_s < STOP_S
 
 
+async def test_answers_on_a_kept_connection_wait_for_no_delayed_acknowledgement(
+    gateways: Gateways,
+) -> None:
+    gateway = await gateways.gateway("g")
+    took_s: list[float] = []
+    for _ in range(40):
+        begun_s = time.monotonic()
+        assert (await gateway.http.get("/v1/whoami")).status_code == 200
+        took_s.append(time.monotonic() - begun_s)
+    # The kernel delays none of a connection's first acknowledgements, and later ones by 40 ms.
+    assert min(took_s[20:]) < 0.03
+
+
 async def test_of_two_gateways_either_serves_and_one_takes_over_from_the_other(
     gateways: Gateways,
 ) -> None:
@@ -259,6 +272,27 @@ async def test_from_outside_a_tenant_hears_of_its_own_and_another_of_nothing(
     assert json.loads(own.body)["events"] == []
     assert [s for s in heard if s.startswith("wf.") and not s.endswith("events.evil")] == []
     await evil.close()
+
+
+async def test_a_subscriber_that_was_away_too_long_is_told_so_and_goes_on(
+    gateways: Gateways, tmp_path: Path
+) -> None:
+    gateway = await gateways.gateway("g")
+    for key in ("a", "b", "c"):
+        await decided(gateway, key)
+    bus = await gateways.nats.connect("core", "c")
+    await bus.request("$JS.API.STREAM.PURGE.PUB", b'{"seq": 4}', timeout_s=5)
+    await bus.close()
+    await gateway.stop()
+    # Another one has no ring that still remembers.
+    await gateways.gateway("later")
+    words = {"url": gateways.nats.url, "user": "tenant-default", "password": "d"}
+    (tmp_path / "login").write_text(json.dumps(words))
+    (tmp_path / "cursor").write_text("1")
+    said = await follow(tmp_path / "login", "--cursor", str(tmp_path / "cursor"), "--count", "2")
+    assert said[0] == {"type": "resync", "why": "too_old", "first_seq": 4}
+    assert [event["seq"] for event in said[1:]] == [4, 5]
+    assert (tmp_path / "cursor").read_text() == "5"
 
 
 @pytest.mark.slow

@@ -146,3 +146,26 @@ async def test_the_fleet_pages_through_everything_once(world: Any, path: str, by
         cursor = page["next_cursor"]
     assert seen == whole
     assert len(seen) == len(set(seen)) >= 3
+
+
+@pytest.mark.parametrize("limit", [2, 3, 4, 6])
+async def test_filtered_lists_find_each_match_once_and_end_without_an_empty_page(
+    world: Any, limit: int
+) -> None:
+    names = ["same", "other"] * 6
+    ids = [(await world.submit(f"k{n}", name=name)).json()["id"] for n, name in enumerate(names)]
+    for wanted in ({"name": "same"}, {"name": "same", "kind": "job"}, {"kind": "job"}, {}):
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            params = {**wanted, "limit": limit, **({} if cursor is None else {"cursor": cursor})}
+            page = (await world.http.get("/v1/workloads", params=params)).json()
+            assert page["items"]
+            seen += [item["id"] for item in page["items"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        expected = [
+            i for i, n in zip(ids, names, strict=True) if n == "same" or not wanted.get("name")
+        ]
+        assert seen == expected[::-1]

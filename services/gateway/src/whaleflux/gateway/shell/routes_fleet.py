@@ -3,12 +3,13 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from whaleflux.common.contracts.workload import WorkloadSpec
 from whaleflux.common.errors import Refused
 from whaleflux.gateway.core.access import Permission
 from whaleflux.gateway.core.view import Document
+from whaleflux.gateway.shell.answers import Json
 from whaleflux.gateway.shell.gate import Gate, Gated, shown
 from whaleflux.gateway.shell.problems import Problem
 from whaleflux.gateway.shell.schemas import BlobOut, GpuPage, Identity, NodePage
@@ -25,7 +26,7 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_ITEMS_MAX)]
 @router.get("/nodes", operation_id="listNodes", response_model=NodePage)
 async def list_nodes(
     caller: Gated, limit: Limit = PAGE_ITEMS_MAX, cursor: str | None = None
-) -> JSONResponse:
+) -> Json:
     """List nodes by name."""
     caller.need(Permission.FLEET)
     nodes = await caller.parts.views.nodes()
@@ -39,7 +40,7 @@ async def list_nodes(
 @router.get("/gpus", operation_id="listGpus", response_model=GpuPage)
 async def list_gpus(
     caller: Gated, limit: Limit = PAGE_ITEMS_MAX, cursor: str | None = None
-) -> JSONResponse:
+) -> Json:
     """List GPUs with who holds them and what they measure; what is unknown is null."""
     caller.need(Permission.FLEET)
     nodes = await caller.parts.views.nodes()
@@ -92,11 +93,11 @@ def _gpu(node: Document, gpu: Document, sample: Document, run: Document | None) 
     }
 
 
-def _page(items: list[Document], by: str, limit: int, cursor: str | None) -> JSONResponse:
+def _page(items: list[Document], by: str, limit: int, cursor: str | None) -> Json:
     left = [item for item in items if cursor is None or item[by] > cursor]
     page = left[:limit]
     following = page[-1][by] if len(left) > limit else None
-    return JSONResponse({"items": page, "next_cursor": following})
+    return Json({"items": page, "next_cursor": following})
 
 
 @router.head("/blobs/{sha256}", operation_id="hasBlob", status_code=200)

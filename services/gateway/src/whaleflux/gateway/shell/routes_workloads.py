@@ -2,18 +2,19 @@
 
 import json
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from whaleflux.common.contracts.workload import JOB_PHASE
 from whaleflux.common.errors import Refused
 from whaleflux.gateway.core.access import Permission
 from whaleflux.gateway.core.view import Document
 from whaleflux.gateway.core.view_report import history
-from whaleflux.gateway.shell.gate import Gated, shown
+from whaleflux.gateway.shell.answers import Json
+from whaleflux.gateway.shell.gate import PRIVATE, Gate, Gated, shown
 from whaleflux.gateway.shell.logs import node_of
 from whaleflux.gateway.shell.problems import Problem
 from whaleflux.gateway.shell.schemas import (
@@ -72,7 +73,7 @@ async def submit(
     request: Request,
     caller: Gated,
     idempotency_key: Annotated[str | None, Header()] = None,
-) -> JSONResponse:
+) -> Json:
     """Submit a workload. The same Idempotency-Key never runs anything twice."""
     caller.need(Permission.SUBMIT)
     if idempotency_key is not None and not 0 < len(idempotency_key) <= KEY_LENGTH_MAX:
@@ -86,12 +87,12 @@ async def submit(
     location = {"location": f"/v1/workloads/{result.id}"}
     match result.state:
         case "undecided":
-            return JSONResponse({"id": result.id, "state": "undecided"}, 202, headers=location)
+            return Json({"id": result.id, "state": "undecided"}, 202, headers=location)
         case "replayed":
             headers = {**location, "idempotent-replay": "true"}
-            return JSONResponse(shown(result.workload or {}), 200, headers=headers)
+            return Json(shown(result.workload or {}), 200, headers=headers)
         case _:
-            return JSONResponse(shown(result.workload or {}), 201, headers=location)
+            return Json(shown(result.workload or {}), 201, headers=location)
 
 
 @router.post("/validate", operation_id="validateWorkload", openapi_extra=BODY)
@@ -114,33 +115,46 @@ async def list_workloads(
     name: str | None = None,
     limit: Limit = PAGE_ITEMS_DEFAULT,
     cursor: Cursor = None,
-) -> JSONResponse:
+) -> Json:
     """List workloads, the newest first."""
     caller.need(Permission.READ)
-    below = _cursor(cursor)
-    items: list[Document] = []
     wanted = {"state": state, "kind": kind, "name": name}
-    wanted = {key: value for key, value in wanted.items() if value is not None}
-    scanned = 0
-    # Without a filter every workload that is read is shown.
-    size = PAGE_ITEMS_MAX if wanted else limit
-    while len(items) < limit and scanned < SCAN_ITEMS_MAX:
-        page = await caller.parts.views.workload_page(caller.key.tenant, below=below, limit=size)
-        documents = await caller.parts.views.documents("workload", [id_ for id_, _ in page])
-        scanned += len(page)
-        for document in documents:
-            if len(items) < limit:
-                below = float(document["seq"])
-                if all(document[key] == value for key, value in wanted.items()):
-                    items.append(document)
-        if len(page) < size and len(items) < limit:
-            below = None
-            break
+    items, below = await _matching(
+        caller,
+        {key: value for key, value in wanted.items() if value is not None},
+        below=_cursor(cursor),
+        limit=limit,
+    )
     following = None if below is None else str(int(below))
-    return JSONResponse(
+    return Json(
         {"items": [_brief(item) for item in items], "next_cursor": following},
         headers={} if following is None else {"link": f'<?cursor={following}>; rel="next"'},
     )
+
+
+async def _matching(
+    caller: Gate, wanted: Mapping[str, str], *, below: float | None, limit: int
+) -> tuple[list[Document], float | None]:
+    """Return workloads below a cursor, and the cursor of the next page if there may be one."""
+    views = caller.parts.views
+    # One more than is shown tells whether there is a next page; a filter has to look further.
+    look = PAGE_ITEMS_MAX if wanted.keys() - {"name"} else limit + 1
+    items: list[Document] = []
+    scanned = 0
+    while scanned < SCAN_ITEMS_MAX:
+        page = await views.workload_page(
+            caller.key.tenant, name=wanted.get("name"), below=below, limit=look
+        )
+        for document in await views.documents("workload", [id_ for id_, _ in page]):
+            if len(items) == limit:
+                return items, below
+            below = float(document["seq"])
+            if all(document[key] == value for key, value in wanted.items()):
+                items.append(document)
+        scanned += len(page)
+        if len(page) < look:
+            return items, None
+    return items, below
 
 
 def _cursor(cursor: str | None) -> float | None:
@@ -154,22 +168,25 @@ def _cursor(cursor: str | None) -> float | None:
     return float(cursor)
 
 
+_NOT_LISTED = frozenset((*PRIVATE, "spec", "runs"))
+
+
 def _brief(document: Document) -> dict[str, Any]:
     """Leave out of a list what makes it long."""
-    return {key: value for key, value in shown(document).items() if key not in ("spec", "runs")}
+    return {key: value for key, value in document.items() if key not in _NOT_LISTED}
 
 
 @router.get("/workloads/{workload}", operation_id="getWorkload", response_model=WorkloadOut)
-async def get_workload(caller: Gated, workload: str) -> JSONResponse:
+async def get_workload(caller: Gated, workload: str) -> Json:
     """Return one workload, by id or by a name that only one has."""
     caller.need(Permission.READ)
-    return JSONResponse(shown(await caller.workload(workload)))
+    return Json(shown(await caller.workload(workload)))
 
 
 @router.get("/workloads/{workload}/runs", operation_id="listRuns", response_model=RunPage)
 async def list_runs(
     caller: Gated, workload: str, limit: Limit = PAGE_ITEMS_DEFAULT, cursor: Cursor = None
-) -> JSONResponse:
+) -> Json:
     """List a workload's runs, in the order they were queued."""
     caller.need(Permission.READ)
     document = await caller.workload(workload)
@@ -178,16 +195,16 @@ async def list_runs(
     runs = await caller.parts.views.documents("run", ids)
     end = start + limit
     following = str(end) if end < len(document["runs"]) else None
-    return JSONResponse({"items": [shown(r) for r in runs], "next_cursor": following})
+    return Json({"items": [shown(r) for r in runs], "next_cursor": following})
 
 
 @router.get("/runs/{run}", operation_id="getRun", response_model=RunOut)
-async def get_run(caller: Gated, run: str) -> JSONResponse:
+async def get_run(caller: Gated, run: str) -> Json:
     """Return one run with all its attempts and the course of its metrics."""
     caller.need(Permission.READ)
     document = await caller.run(run)
     report = await caller.parts.views.document("report", document["id"])
-    return JSONResponse({**shown(document), "history": history(document, report)})
+    return Json({**shown(document), "history": history(document, report)})
 
 
 @router.post(
@@ -196,13 +213,13 @@ async def get_run(caller: Gated, run: str) -> JSONResponse:
     status_code=202,
     response_model=WorkloadOut,
 )
-async def cancel(caller: Gated, workload: str) -> JSONResponse:
+async def cancel(caller: Gated, workload: str) -> Json:
     """Ask a workload to end: what waits is dropped, what runs may save and exits."""
     caller.need(Permission.CANCEL)
     document = await caller.workload(workload)
     if document["ended_at"] is None:
         await caller.parts.submission.cancel(caller.key, document["id"])
-    return JSONResponse(shown(document), 202)
+    return Json(shown(document), 202)
 
 
 @router.get(
@@ -210,26 +227,26 @@ async def cancel(caller: Gated, workload: str) -> JSONResponse:
     operation_id="explainWorkload",
     response_model=ExplanationOut,
 )
-async def explain_workload(caller: Gated, workload: str) -> JSONResponse:
+async def explain_workload(caller: Gated, workload: str) -> Json:
     """Say why a workload stands where it stands, and what would start it now."""
     caller.need(Permission.READ)
     document = await caller.workload(workload)
     runs = await caller.runs(document)
     waiting = [run for run in runs if run["state"] == "queued"]
     if waiting:
-        return JSONResponse(_explain_run(waiting[0]))
+        return Json(_explain_run(waiting[0]))
     live = [run for run in runs if run["ended_at"] is None]
     if live:
-        return JSONResponse(_explain_run(live[-1]))
+        return Json(_explain_run(live[-1]))
     sentence = document["reason"] or "It was accepted a moment ago and is being placed."
-    return JSONResponse(_explanation(document["state"].upper(), f"{sentence}"))
+    return Json(_explanation(document["state"].upper(), f"{sentence}"))
 
 
 @router.get("/runs/{run}/explain", operation_id="explainRun", response_model=ExplanationOut)
-async def explain_run(caller: Gated, run: str) -> JSONResponse:
+async def explain_run(caller: Gated, run: str) -> Json:
     """Say why a run waits, or why it is where it is."""
     caller.need(Permission.READ)
-    return JSONResponse(_explain_run(await caller.run(run)))
+    return Json(_explain_run(await caller.run(run)))
 
 
 def _explain_run(run: Document) -> dict[str, Any]:
@@ -288,7 +305,7 @@ async def logs(
     attempt = attempt or run["attempt"]
     if not follow:
         piece = await caller.parts.logs.read(run, attempt=attempt, rank=rank, offset=offset)
-        return JSONResponse(piece)
+        return Json(piece)
     node_of(run, attempt, rank)
 
     async def look() -> Document:

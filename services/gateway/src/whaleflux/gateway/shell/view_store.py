@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from whaleflux.common.contracts.scheduler import WorkloadRefused, WorkloadSubmitted
 from whaleflux.common.valkey_cache import Cache, Op
 from whaleflux.gateway.core.view import Document, View, changed, fold, keys
@@ -67,26 +69,25 @@ class ViewStore:
         view = View()
         for (kind, id_), body in zip(wanted, bodies, strict=True):
             if body is not None:
-                view.of(kind)[id_] = json.loads(body)
+                view.of(kind)[id_] = from_json(body)
         return view
 
     async def document(self, kind: str, id_: str) -> Document | None:
         """Return one document, or None."""
         body = await self._cache.get(_key(kind, id_))
-        return None if body is None else json.loads(body)
+        return None if body is None else from_json(body)
 
     async def documents(self, kind: str, ids: Sequence[str]) -> list[Document]:
         """Return the documents that exist, in the order of *ids*."""
         bodies = await self._cache.get_many([_key(kind, id_) for id_ in ids])
-        return [json.loads(body) for body in bodies if body is not None]
+        return [from_json(body) for body in bodies if body is not None]
 
     async def workload_page(
-        self, tenant: str, *, below: float | None, limit: int
+        self, tenant: str, *, name: str | None = None, below: float | None, limit: int
     ) -> list[tuple[str, float]]:
-        """Return (id, cursor) of a tenant's workloads, newest first."""
-        return await self._cache.range_by_score(
-            f"view:workloads:{tenant}", below=below, limit=limit
-        )
+        """Return (id, cursor) of a tenant's workloads (called *name*), newest first."""
+        index = f"view:workloads:{tenant}" if name is None else _name(tenant, name)
+        return await self._cache.range_by_score(index, below=below, limit=limit)
 
     async def ids_of_name(self, tenant: str, name: str) -> list[str]:
         """Return the workloads called *name*, newest first."""
@@ -102,7 +103,7 @@ class ViewStore:
         """Return telemetry's newest figures by GPU; a GPU without any is left out."""
         bodies = await self._cache.get_many([f"tel:gpu:{uuid}" for uuid in uuids])
         return {
-            uuid: json.loads(body)
+            uuid: from_json(body)
             for uuid, body in zip(uuids, bodies, strict=True)
             if body is not None
         }
