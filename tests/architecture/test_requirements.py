@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "google": "googleapis-common-protos",
     "nats": "nats-py",
     "prometheus_client": "prometheus-client",
+    "pydantic_core": "pydantic-core",
     "pydantic_settings": "pydantic-settings",
     "pynvml": "nvidia-ml-py",
     "yaml": "pyyaml",

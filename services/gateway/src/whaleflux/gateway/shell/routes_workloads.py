@@ -302,16 +302,16 @@ async def logs(
             code="not_found",
         )
     run = chosen[-1]
-    attempt = attempt or run["attempt"]
+    wanted: int = attempt or run["attempt"]
     if not follow:
-        piece = await caller.parts.logs.read(run, attempt=attempt, rank=rank, offset=offset)
+        piece = await caller.parts.logs.read(run, attempt=wanted, rank=rank, offset=offset)
         return Json(piece)
-    node_of(run, attempt, rank)
+    node_of(run, wanted, rank)
 
     async def look() -> Document:
         return await caller.run(run["id"])
 
-    pieces = caller.parts.logs.follow(look, attempt=attempt, rank=rank, offset=offset)
+    pieces = caller.parts.logs.follow(look, attempt=wanted, rank=rank, offset=offset)
     return StreamOut(_lines(pieces), media_type="application/x-ndjson")
 
 
