@@ -1,5 +1,6 @@
 """Two gateways on one bus: one projects, both serve, and either may go."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from whaleflux.common.clock import SystemClock
+from whaleflux.common.contracts import subjects
+from whaleflux.common.contracts.agent import RunReported
 from whaleflux.common.ids import RandomIds
 from whaleflux.common.jetstream import JetStream
 from whaleflux.common.runtime import Health, Runtime
@@ -92,6 +95,48 @@ async def test_the_second_takes_over_and_tells_everything_once(world: Any, secon
     await second.until(all_told)
     seen = await told(world)
     assert len(seen) == len(set(seen))
+
+
+async def test_who_takes_over_without_views_tells_nothing_before_they_are_whole(
+    world: Any, second: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("projector", "sources"):
+        monkeypatch.setattr(f"whaleflux.gateway.shell.{module}.PROJECT_EVENTS_MAX", 2)
+    await world.node()
+    for n in range(5):
+        id_ = (
+            await world.submit(f"k{n}", name=f"w{n}", resources={"accelerators": "H100:1"})
+        ).json()
+    run_id = f"{id_['id']}-main-1"
+
+    async def placed() -> bool:
+        return ("io.whaleflux.run.placed.v1", run_id) in await told(world)
+
+    await world.until(placed)
+    await world.tasks.stop("Projector.run", "LeaderLease.keep")
+    await world.parts.views._cache.delete_prefix("view:")
+    event = RunReported(
+        at=world.runtime.clock.now(), node_id="h100-0", run_id=run_id, attempt=1, rank=0, step=7
+    )
+    subject = subjects.agent_event(event.type, "h100-0", run_id)
+    await world.js.publish(subject, event.model_dump_json().encode())
+
+    async def reported() -> bool:
+        return ("io.whaleflux.run.reported.v1", run_id) in await told(world)
+
+    await second.until(reported)
+    assert (await second.http.get(f"/v1/runs/{run_id}")).json()["step"] == 7
+
+
+async def test_a_submission_is_woken_by_whoever_folds_and_does_not_look_by_itself(
+    world: Any, second: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("DECISION_WAIT_S", "DECISION_LOOK_S"):
+        monkeypatch.setattr(f"whaleflux.gateway.shell.submission.{limit}", 600.0)
+    async with asyncio.timeout(10):
+        for each in (world, second):
+            answer = await each.submit(name="j")
+            assert answer.status_code == 201
 
 
 async def test_a_lost_notice_makes_a_submission_later_and_not_lost(
